@@ -6,19 +6,20 @@ import contextlib
 from decimal import Decimal
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlock_core import ClientOptions, ConfigurationError, DLockError, LockOptions, connect
+from dlock_core import ClientOptions, ConfigurationError, LockClient, connect
 from dlock_core.backend import backend_for
+from dlock_core.memory import MemoryStore
+from tests.core.options_support import CLIENT_FIELDS, LOCK_FIELDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
-
-    from dlock_core import LockClient
 
 _UNPRINTABLE = 10**5000  # Python does not turn so many digits into text
 _ODD = [
@@ -41,31 +42,83 @@ _ODD = [
         object(),
     ),
 ]
-_VALUES = st.one_of(
+_ANYTHING = st.one_of(
     # By its place: hypothesis cannot show all of them.
     st.integers(0, len(_ODD) - 1).map(_ODD.__getitem__),
+    st.none(),
+    st.booleans(),
     st.integers(),
     st.floats(),
-    st.text(max_size=5),
+    st.text(max_size=20),
+    st.text(alphabet=st.characters(categories=["Cs", "Lu"]), max_size=5),
+    st.binary(max_size=20),
     st.timedeltas(),
-    st.binary(max_size=5),
+    st.dictionaries(
+        st.one_of(st.text(max_size=5), st.integers()),
+        st.one_of(st.text(max_size=5), st.integers(), st.floats(), st.none()),
+        max_size=3,
+    ),
+    st.lists(st.one_of(st.text(max_size=5), st.integers(), st.lists(st.text(max_size=2), max_size=1)), max_size=3),
+    st.sets(st.text(max_size=3), max_size=3),
     st.decimals(),
+    st.just(float),
 )
-_NAMES = sorted(ClientOptions.model_fields.keys() - {"url", "observations", "on_event", "owner_probe"})
 _SCHEMES = ("redis", "sqlite", "mongodb", "dynamodb", "etcd", "mysql", "postgres", "zookeeper", "memory")
 
-pytestmark = pytest.mark.filterwarnings("ignore:dlock. lease_duration=")
+pytestmark = [pytest.mark.usefixtures("clean_environment"), pytest.mark.filterwarnings("ignore:dlock. lease_duration")]
 
 
-@settings(max_examples=300, deadline=None)
-@given(st.dictionaries(st.sampled_from(_NAMES), _VALUES, min_size=1, max_size=3), st.booleans())
-def test_any_value_of_an_option_is_taken_or_refused_by_an_error_of_the_library(
-    options: dict[str, Any], of_call: bool
-) -> None:  # hypothesis gives it
-    """A program may compute its options: its handler of DLockError has to see each mistake."""
-    of_call = of_call and options.keys() <= LockOptions.model_fields.keys()
-    with contextlib.suppress(DLockError), connect("memory://", **({} if of_call else options)) as client:
-        client.acquire("k", **({"timeout": 0} | (options if of_call else {}))).release()
+@settings(max_examples=200, deadline=None)
+@given(st.dictionaries(st.one_of(st.sampled_from(CLIENT_FIELDS), st.text(max_size=8)), _ANYTHING, max_size=4))
+def test_any_options_are_accepted_or_a_configuration_error(options: dict[str, Any]) -> None:
+    """Whatever values are given: a client that works, or ConfigurationError; nothing else, and nothing half-made."""
+    options.pop("url", None)
+    try:
+        client = LockClient(MemoryStore(), **options)
+    except ConfigurationError:
+        return
+    with client:
+        try:
+            lease = client.try_acquire("k")
+        except ConfigurationError:
+            return
+        if lease is not None:
+            assert lease.fencing_token == max(options.get("token_floor", 1), 1)
+            lease.release()
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.dictionaries(st.one_of(st.sampled_from(LOCK_FIELDS), st.text(max_size=8)), _ANYTHING, max_size=3))
+def test_any_call_options_are_accepted_or_a_configuration_error(options: dict[str, Any]) -> None:
+    """The same for one call, which is cached when it is good."""
+    options.pop("self", None)
+    options.pop("key", None)
+    options["timeout"] = 0
+    with LockClient(MemoryStore()) as client:
+        for _ in range(2):
+            try:
+                lease = client.acquire("k", **options)
+            except (ConfigurationError, TimeoutError):
+                continue
+            lease.release()
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.dictionaries(
+        st.sampled_from([*CLIENT_FIELDS, "colour"]),
+        st.one_of(
+            st.text(max_size=12),
+            st.sampled_from(["nan", "inf", "1e999", "-1", "0", "{}", "[]", "none", "true", "\x00"]),
+        ),
+        max_size=3,
+    )
+)
+def test_any_query_is_accepted_or_a_configuration_error(query: dict[str, str]) -> None:
+    """Text from a URL, whatever it says."""
+    text = "&".join(f"{name}={quote(value)}" for name, value in query.items() if name != "url")
+    with contextlib.suppress(ConfigurationError):
+        connect(f"memory://fuzz?{text}").close()
 
 
 @pytest.mark.parametrize("value", [10**400, _UNPRINTABLE], ids=["400 digits", "5000 digits"])

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from pydantic import SecretStr
 
 from dlock_core import ClientOptions, ConfigurationError, LockClient, UnsupportedError, connect
 from dlock_core.memory import MemoryStore
-from tests.core.options_support import CLIENT_FIELDS, LOCK_FIELDS
+from tests.core.options_support import LOCK_FIELDS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -335,82 +332,3 @@ def test_client_takes_options_and_keywords_and_the_keywords_win() -> None:
     with LockClient(MemoryStore(), options, owner="you") as client:
         assert (client.options.lease_duration, client.options.owner) == (7.0, "you")
     assert options.owner == "me"
-
-
-ANYTHING = st.one_of(
-    st.none(),
-    st.booleans(),
-    st.integers(),
-    st.integers(min_value=10**308),
-    st.floats(),
-    st.text(max_size=20),
-    st.text(alphabet=st.characters(categories=["Cs", "Lu"]), max_size=5),
-    st.binary(max_size=20),
-    st.timedeltas(),
-    st.dictionaries(
-        st.one_of(st.text(max_size=5), st.integers()),
-        st.one_of(st.text(max_size=5), st.integers(), st.floats(), st.none()),
-        max_size=3,
-    ),
-    st.lists(st.one_of(st.text(max_size=5), st.integers(), st.lists(st.text(max_size=2), max_size=1)), max_size=3),
-    st.sets(st.text(max_size=3), max_size=3),
-    st.just(object()),
-    st.just(float),
-)
-
-
-@pytest.mark.filterwarnings("ignore:dlock. lease_duration")
-@settings(max_examples=200, deadline=None)
-@given(st.dictionaries(st.one_of(st.sampled_from(CLIENT_FIELDS), st.text(max_size=8)), ANYTHING, max_size=4))
-def test_any_options_are_accepted_or_a_configuration_error(options: dict[str, Any]) -> None:
-    """Whatever values are given: a client that works, or ConfigurationError; nothing else, and nothing half-made."""
-    options.pop("url", None)
-    try:
-        client = LockClient(MemoryStore(), **options)
-    except ConfigurationError:
-        return
-    with client:
-        try:
-            lease = client.try_acquire("k")
-        except ConfigurationError:
-            return
-        if lease is not None:
-            assert lease.fencing_token == max(options.get("token_floor", 1), 1)
-            lease.release()
-
-
-@pytest.mark.filterwarnings("ignore:dlock. lease_duration")
-@settings(max_examples=200, deadline=None)
-@given(st.dictionaries(st.one_of(st.sampled_from(LOCK_FIELDS), st.text(max_size=8)), ANYTHING, max_size=3))
-def test_any_call_options_are_accepted_or_a_configuration_error(options: dict[str, Any]) -> None:
-    """The same for one call, which is cached when it is good."""
-    options.pop("self", None)
-    options.pop("key", None)
-    options["timeout"] = 0
-    with LockClient(MemoryStore()) as client:
-        for _ in range(2):
-            try:
-                lease = client.acquire("k", **options)
-            except (ConfigurationError, TimeoutError):
-                continue
-            lease.release()
-
-
-@settings(max_examples=200, deadline=None)
-@given(
-    st.dictionaries(
-        st.sampled_from([*CLIENT_FIELDS, "colour"]),
-        st.one_of(
-            st.text(max_size=12),
-            st.sampled_from(["nan", "inf", "1e999", "-1", "0", "{}", "[]", "none", "true", "\x00"]),
-        ),
-        max_size=3,
-    )
-)
-def test_any_query_is_accepted_or_a_configuration_error(query: dict[str, str]) -> None:
-    """Text from a URL, whatever it says."""
-    from urllib.parse import quote
-
-    text = "&".join(f"{name}={quote(value)}" for name, value in query.items() if name != "url")
-    with contextlib.suppress(ConfigurationError):
-        connect(f"memory://fuzz?{text}").close()
