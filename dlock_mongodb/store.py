@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pymongo
 from pymongo import AsyncMongoClient, MongoClient, ReadPreference
-from pymongo.errors import NetworkTimeout, PyMongoError
+from pymongo.errors import AutoReconnect, NetworkTimeout, PyMongoError
 from pymongo.read_concern import ReadConcern
 
 from dlock_core.backend import redact
@@ -157,6 +157,7 @@ class _TaskLink(_Link):
         super().__init__(client)
         self._seats = AsyncSeats(self._seats_max)
         self._under_way = set[asyncio.Task[Document]]()
+        self._closed = False
 
     async def send(self, command: Command, timeout_s: float) -> Document:
         limit_s = self._limit_s(command, timeout_s)
@@ -177,8 +178,9 @@ class _TaskLink(_Link):
         if self.owned:
             with pymongo.timeout(_LEAVE_S):  # as for threads
                 await self.client.close()
-        # The commands that are under way end with their time-outs, but a close waits for no server that hangs. No command of a client
-        # that is closed can harm another.
+        # The commands that are under way end with their time-outs; a close does not wait so long for a server that hangs. It cancels those
+        # of its own client, whose pool nothing uses any more.
+        self._closed = True
         if self._under_way:
             _, late = await asyncio.wait(self._under_way, timeout=_LEAVE_S)
             if self.owned:
@@ -193,6 +195,10 @@ class _TaskLink(_Link):
             except NetworkTimeout:
                 for pool in self._doubted(command):
                     await pool.reset_without_pause()
+                raise
+            except asyncio.CancelledError:
+                if self._closed:
+                    raise AutoReconnect("the store was closed before there was an answer") from None
                 raise
             return answer
 

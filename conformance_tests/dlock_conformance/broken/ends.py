@@ -268,6 +268,36 @@ class CloseJoins(Links):
             self._changed.notify_all()
 
 
+class CloseJoinsCalls(CloseJoins):
+    """As above, but for waits."""
+
+    def ask(self, verb: str, request: Any, more: Any, timeout_s: float) -> Any:
+        """As its name says."""
+        ask = Links.ask if verb == "wait" else CloseJoins.ask
+        return ask(self, verb, request, more, timeout_s)
+
+
+class AsyncCloseJoinsCalls(AsyncLinks):
+    """As :class:`CloseJoinsCalls`."""
+
+    def __init__(self, address: tuple[str, int]) -> None:
+        super().__init__(address)
+        self.under_way: set[asyncio.Task[Any]] = set()
+
+    async def ask(self, verb: str, request: Any, more: Any, timeout_s: float) -> Any:
+        """As its name says."""
+        task = asyncio.ensure_future(super().ask(verb, request, more, timeout_s))
+        if verb != "wait":
+            self.under_way.add(task)
+            task.add_done_callback(self.under_way.discard)
+        return await asyncio.shield(task)
+
+    async def close(self) -> None:
+        """As its name says."""
+        await asyncio.gather(*self.under_way, return_exceptions=True)
+        await super().close()
+
+
 class CloseBreaks(Links):
     """Closes at its end also what is in use, whose calls raise what Python does."""
 
@@ -359,6 +389,7 @@ LINKS_OF_ENDS: tuple[BrokenLinks, ...] = (
     BrokenLinks("each thread that has called keeps a connection", "S22", faulty_pools.OneForEachThread, None),
     BrokenLinks("each thread that has called keeps a worker", "S22", faulty_pools.WorkerForEachThread, None),
     BrokenLinks("close stays for a wait", "S22", CloseJoins, None),
+    BrokenLinks("close stays for a call", "S22", CloseJoinsCalls, AsyncCloseJoinsCalls),
     BrokenLinks("a call breaks by a close", "S22", CloseBreaks, None),
     BrokenLinks("close raises what the driver does", "S22", CloseSaysGoodBye, None),
 )

@@ -148,9 +148,10 @@ class CallingClauses:
     @needs("hang")
     @pytest.mark.parametrize("fault", [Fault.HANG, Fault.REFUSE])
     def test_s22_a_store_is_closed_while_calls_have_no_answer(self, trial: Trial, fault: Fault) -> None:
-        """Close ends before a long wait does, and nothing of the driver leaks from it or from them."""
+        """Close ends before a long wait or a long call does, and nothing of the driver leaks from it or from them."""
         store, record = trial.disturbed(fault), trial.hold(trial.key())
         asked = calls(trial, store, CLOSED_S) | readings(trial, store, CLOSED_S)
+        asked["a long read"] = lambda: store.read(record.key, timeout_s=WAIT_S)
         if trial.harness.gives("notify"):
             asked["wait"] = lambda: store.wait(record, ticket=fresh(), timeout_s=WAIT_S)
         came: dict[str, object] = {}
