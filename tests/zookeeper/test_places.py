@@ -32,13 +32,12 @@ def test_client_that_waits_writes_nothing_after_its_place_and_none_is_left_by_wh
     places: Callable[[], list[str]],
 ) -> None:
     """It looks at the key again and again; each write is one of the whole ensemble."""
-    waiting = ZooKeeperStore(url)
-    with LockClient(waiting, lease_duration=0.4) as clients, ThreadPoolExecutor(1) as pool:
-        with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(_queue, "_TURN_S", TIMEOUT_S * 2)
-            with pytest.raises(AcquireTimeoutError):
-                clients.acquire(standing.key, timeout=1)
-            until(lambda: places() == [])
+    waiting, patched = ZooKeeperStore(url), pytest.MonkeyPatch.context()
+    with patched as patch, LockClient(waiting, lease_duration=0.4) as clients, ThreadPoolExecutor(1) as pool:
+        patch.setattr(_queue, "_TURN_S", TIMEOUT_S * 2)  # nobody is so slow that its turn passes
+        with pytest.raises(AcquireTimeoutError):
+            clients.acquire(standing.key, timeout=1)
+        until(lambda: places() == [])
 
         acquiring = pool.submit(clients.acquire, standing.key)
         until(lambda: len(places()) == 1)
