@@ -94,7 +94,7 @@ def test_a_fenced_transaction_delays_the_renewal_of_no_other_lock(
     assert other is not None
 
     def renew() -> None:
-        results = store.replace_many([renewed(mine), renewed(other)], timeout_s=0.6)
+        results = store.replace_many([renewed(mine), renewed(other)], timeout_s=2)
         assert isinstance(results[0], StoreUnavailableError)
         assert getattr(results[1], "applied", False)
 

@@ -33,7 +33,7 @@ def test_client_that_waits_writes_nothing_after_its_place_and_none_is_left_by_wh
 ) -> None:
     """It looks at the key again and again; each write is one of the whole ensemble."""
     waiting, patched = ZooKeeperStore(url), pytest.MonkeyPatch.context()
-    with patched as patch, LockClient(waiting, lease_duration=0.4) as clients, ThreadPoolExecutor(1) as pool:
+    with patched as patch, LockClient(waiting, poll_period=0.1) as clients, ThreadPoolExecutor(1) as pool:
         patch.setattr(_queue, "_TURN_S", TIMEOUT_S * 2)  # nobody is so slow that its turn passes
         with pytest.raises(AcquireTimeoutError):
             clients.acquire(standing.key, timeout=1)
