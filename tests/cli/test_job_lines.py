@@ -30,6 +30,9 @@ def on_the_page(page: str, language: str, holding: str) -> str:
     return found
 
 
+NIGHT = 1768435200  # the midnight of 2026-01-15, in UTC
+
+
 def with_programs(shell: Shell) -> dict[str, str]:
     """Return the environment of the tests, with ``dlock`` and the programs of the lines in PATH."""
     programs = shell.folder / "bin"
@@ -37,6 +40,7 @@ def with_programs(shell: Shell) -> dict[str, str]:
     lines = {
         "dlock": f'exec {sys.executable} -m dlock_core "$@"',
         "make": 'echo "made $*"',
+        "date": f'exec {shutil.which("date")} -d "@${{NOW:-$({shutil.which("date")} +%s)}}" "$@"',
         "billing-server": "trap 'exit 0' TERM; echo serving; while :; do sleep 0.1; done",
     }
     for name, text in lines.items():
@@ -45,9 +49,10 @@ def with_programs(shell: Shell) -> dict[str, str]:
     return {**shell.environment, "PATH": f"{programs}:{shell.environment['PATH']}"}
 
 
-def run(shell: Shell, argv: list[str]) -> tuple[int, str]:
-    """Run *argv* at the store of the tests; return its code and what it printed."""
-    done = subprocess.run(argv, env=with_programs(shell), capture_output=True, text=True, check=False, timeout=60)
+def run(shell: Shell, argv: list[str], now: int | None = None) -> tuple[int, str]:
+    """Run *argv* at the store of the tests, at *now* for its ``date``; return its code and what it printed."""
+    environment = with_programs(shell) | ({} if now is None else {"NOW": str(now)})
+    done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False, timeout=60)
     assert not done.stderr
     return done.returncode, done.stdout
 
@@ -56,6 +61,14 @@ def runs_once(shell: Shell, argv: list[str]) -> None:
     """Check that the first run makes the report, and that the second finds it made."""
     assert run(shell, argv) == (0, "made report\n")
     assert run(shell, argv) == (0, "")
+
+
+def runs_late_and_on_time(shell: Shell, argv: list[str]) -> None:
+    """Check that a run at half past midnight, for a 02:00 that was missed, leaves the coming 02:00 due for a host of any clock."""
+    on_time = NIGHT + 2 * 3600
+    assert run(shell, argv, NIGHT + 1800) == (0, "made report\n")
+    assert run(shell, argv, on_time - 5) == (0, "made report\n")
+    assert run(shell, argv, on_time + 5) == (0, "")
 
 
 def leads_until_it_is_told_to_end(shell: Shell, argv: list[str]) -> None:
@@ -88,7 +101,9 @@ def test_service_of_systemd_runs_once(shell: Shell, tmp_path: Path) -> None:
     parser.read_string(service)
     assert parser["Service"]["Environment"] == f"DLOCK_URL={URL}"
 
-    runs_once(shell, shlex.split(parser["Service"]["ExecStart"].replace("%%", "%")))
+    argv = shlex.split(parser["Service"]["ExecStart"].replace("%%", "%"))
+    runs_late_and_on_time(shell, argv)
+    runs_once(shell, argv)
 
     if systemd := shutil.which("systemd-analyze"):
         for name, text in (("service", service), ("timer", timer)):
@@ -108,6 +123,7 @@ def test_cron_job_of_kubernetes_runs_once(shell: Shell, page: str) -> None:
     assert container["env"] == [{"name": "DLOCK_URL", "value": URL}]
     assert pod["restartPolicy"] in ("OnFailure", "Never")
 
+    runs_late_and_on_time(shell, container["command"])
     runs_once(shell, container["command"])
 
 
