@@ -103,6 +103,13 @@ def test_settings_without_locks_are_one_plain_line(tmp_path: Path) -> None:
     assert f"?: (dlock.E001) {expected}" in checked[2]
 
 
+def test_a_store_of_this_process_alone_is_told(tmp_path: Path) -> None:
+    """The command runs, as in a program that is being written; but no other process is kept out."""
+    code, _, err = Site(tmp_path, "memory://").run("run_locked", "k", "--", "check")
+
+    assert (code, err) == (0, "memory:// protects nothing here: no other process sees its locks\n")
+
+
 def test_the_code_of_the_command_stays(tmp_path: Path) -> None:
     """A command that fails gives the lock back, and its code is the code of all."""
     site = Site(tmp_path, url_for("sqlite", tmp_path))

@@ -46,7 +46,11 @@ class Command(BaseCommand):  # type: ignore[misc]  # django is published without
         """
         timeout = 0 if skip_if_held and options["timeout"] is None else options["timeout"]
         try:
-            lease = locks[using].acquire(key) if timeout is None else locks[using].acquire(key, timeout=timeout)
+            client = locks[using]
+            url = client.options.url
+            if self._called_from_command_line and url is not None and url.get_secret_value().startswith("memory:"):
+                self.stderr.write("memory:// protects nothing here: no other process sees its locks")
+            lease = client.acquire(key) if timeout is None else client.acquire(key, timeout=timeout)
         except AcquireTimeoutError as error:
             if not skip_if_held:
                 raise CommandError(f"{error}; {argv[0]} was not run", returncode=_HELD) from error
