@@ -259,6 +259,15 @@ def test_tests_that_fail_by_themselves_judge_nothing(tmp_path: Path) -> None:
         cover(tmp_path, [], ["test_it.py"], 1)
 
 
+def test_test_that_fails_beside_others_may_pass_by_itself(tmp_path: Path) -> None:
+    """The load of the others is none of the code's."""
+    (tmp_path / "test_it.py").write_text(
+        "import pathlib\ndef test_it():\n    been = pathlib.Path('been')\n    assert been.exists() or been.write_text('') or False"
+    )
+
+    assert cover(tmp_path, [], ["test_it.py"], 1).tests == {}
+
+
 def test_histogram_leaves_out_the_empty_ends() -> None:
     """The first and the last bar stand for something."""
     lines = tables.histogram([0, 1, 0, 2, 0], 0.1, "L")
