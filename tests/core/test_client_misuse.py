@@ -88,6 +88,23 @@ async def test_hazard_31_dropped_lease_warns_and_lapses(world: World, caplog: py
 
 
 @both_colours
+@pytest.mark.parametrize("handed_out", [True, False])
+async def test_lease_whose_finalizer_is_yet_to_run_lapses_as_a_dropped_one(world: World, handed_out: bool) -> None:
+    """Its body may still work; a lock that no caller has ever had is given back instead."""
+    async with world.client(lease_duration=20) as client:
+        lease = await client.acquire("k")
+        handle = raw(lease)._handle
+        raw(lease)._closed = True  # the collector takes the references to a lease away before it runs the finalizer
+        if not handed_out:
+            handle.views.clear()
+        del lease
+
+        await world.live(8)
+
+        assert world.space.records["k"].held == handed_out
+
+
+@both_colours
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.timeout(20)
 async def test_dropped_lease_ends_where_its_hold_ends_with_a_renewal(world: World) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tests.core.worlds import World, both_colours
+from dlock_core.record import LossReason
+from dlock_core.states import Cease
+from tests.core.worlds import World, both_colours, raw
 
 
 @both_colours
@@ -80,4 +82,16 @@ async def test_lock_that_is_lost_is_none_of_the_held_ones(world: World) -> None:
             assert client.health().held == 0
             await world.settle()
             assert not lease.is_valid
+            assert client.health().held == 0
+
+
+@both_colours
+async def test_lock_whose_session_was_lost_a_moment_ago_is_none_of_the_held_ones(world: World) -> None:
+    """Another thread may ask before the locks of the session are told."""
+    async with world.client(lease_duration=20, renewal="session") as client:
+        lease = await client.acquire("k")
+        await world.live(12)
+        engine, keeper = client._engine, raw(lease)._handle.keeper
+        with engine.runtime.mutex:
+            engine.driver.step(keeper.handle, Cease(LossReason.BROKEN))
             assert client.health().held == 0

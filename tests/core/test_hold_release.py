@@ -15,7 +15,7 @@ from dlock_core import (
 from dlock_core.engine.lease_view import LeaseView
 from dlock_core.events import EventKind
 from tests.core.hold_support import Boom, steal
-from tests.core.worlds import both_colours
+from tests.core.worlds import both_colours, raw
 
 if TYPE_CHECKING:
     from dlock_core import AsyncLockClient, LockEvent, Loss
@@ -344,3 +344,27 @@ async def test_renewals_come_not_between_the_end_of_a_lease_and_its_release(
         await lease.release(data=b"after")
 
     assert world.space.records["k"].data == b"after"
+
+
+@both_colours
+async def test_lock_that_was_released_lasts_no_more(world: World) -> None:
+    """Another thread may ask how long it does."""
+    async with world.client(lease_duration=20) as client:
+        lease = await client.acquire("k")
+        handle = raw(lease)._handle
+        await lease.release()
+
+        assert (handle.deadline, handle.remaining_until, handle.renewed_at) == (0, 0, 0)
+
+
+@both_colours
+async def test_inner_lease_of_a_lock_whose_client_is_being_closed_is_released_as_any_other(world: World) -> None:
+    """The close, made elsewhere, has given nothing back so far."""
+    async with world.client(reentrant=True) as client:
+        outer, inner = await client.acquire("k"), await client.acquire("k")
+        client._engine.driver.tell_closing(raw(outer)._handle)
+
+        await inner.release()
+
+        assert outer.is_valid
+        await outer.release()

@@ -160,6 +160,30 @@ async def test_holder_that_was_released_while_it_was_looked_at_has_lost_nothing(
 
 
 @both_colours
+async def test_holder_that_is_released_while_its_session_is_broken_ends_no_renewals(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """There is nothing of it to renew by then."""
+    leaving: list[Any] = []
+
+    def leave(verb: str, request: Any) -> Any:
+        if verb == "replace" and request.record.broken is not None and leaving:
+            released = leaving.pop().release()
+            return run_blocking(released) if world.colour == "sync" else released
+        return None
+
+    store = world.hooked_store(leave)
+    async with world.client(store, lease_duration=20) as client:
+        leaving.append(await client.acquire("k", permits=1))
+        kept = await client.acquire("other")
+        del world.space.records["k"]
+        await world.live(30)
+        assert not leaving
+        assert kept.is_valid
+    assert not [each for each in caplog.records if each.levelno >= logging.ERROR]
+
+
+@both_colours
 async def test_place_that_its_renewal_has_lost_is_not_looked_at(world: World) -> None:
     """Its session was broken, and it knows: one more request would tell nothing, and in an outage cost its time."""
     store = world.hooked_store(lambda *_: None)
