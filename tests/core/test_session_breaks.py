@@ -278,16 +278,20 @@ async def test_lock_that_is_written_while_it_is_audited_is_not_lost(world: World
 
 
 @both_colours
-async def test_note_of_another_grant_or_in_another_session_breaks_nothing(world: World) -> None:
+async def test_note_of_another_grant_or_in_another_session_breaks_nothing(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
     """Such a note came too late: the lock was given back, or taken out of that session, before it was read."""
     async with world.client(**KEEPS) as client:
         (lease,) = await moved(world, client, "k")
         keepers, keeper = raw(client)._engine.keepers, raw(lease)._handle.keeper
         keepers.hear(keeper, [BeatNote("k", lease.fencing_token + 1, "break", "somebody")])
+        keepers.hear(keeper, [BeatNote("released", lease.fencing_token, "break", "somebody")])
         keepers.hear(Keeper(keeper.timings), [BeatNote("k", lease.fencing_token, "break", "somebody")])
         assert lease.is_valid
         keepers.hear(keeper, [BeatNote("k", lease.fencing_token, "break", "somebody")])
         assert not lease.is_valid
+    assert "lock 'k' was broken by 'somebody'" in caplog.text
 
 
 @both_colours

@@ -330,3 +330,18 @@ async def test_lock_is_lost_with_the_session_under_which_it_was_being_moved(worl
         goes_on.set()
         del world.hung[session.key]
         late = False
+
+
+@both_colours
+async def test_session_is_let_go_after_a_lock_that_was_over_when_it_was_to_be_moved(world: World) -> None:
+    """That lock ends with a lease of its own, and the session need not outlast it."""
+    async with world.client(**KEEPS) as client:
+        (kept,) = await moved(world, client, "kept")
+        over = await client.acquire("over", max_hold=1)
+        await world.live(3)
+        assert over.loss is not None
+
+        await kept.release()
+        await world.live(30)
+
+        assert not [record for record in sessions_of(world).values() if record.held]

@@ -59,6 +59,23 @@ async def test_lock_is_not_put_at_risk_by_its_move(world: World) -> None:
 
 
 @both_colours
+async def test_lock_is_not_moved_under_a_session_of_which_little_is_left(world: World) -> None:
+    """After a pause the beat may fail; until it was made, a renewal of its own keeps the lock longer."""
+    async with world.client(**KEEPS) as client:
+        (first,) = await moved(world, client, "first")
+        await world.live(1)
+        second = await client.acquire("second")
+
+        await world.jump(5.5)
+
+        assert world.space.records["second"].session is None
+        assert second.remaining > 9
+        await world.live(4)
+        assert world.space.records["second"].session == world.space.records["first"].session
+        assert first.is_valid
+
+
+@both_colours
 async def test_lock_whose_renewal_hangs_is_not_moved(world: World) -> None:
     """It was begun so late that there was no sound session yet; its holder is told to stop while it hangs."""
     async with world.client(world.hanging_store("second"), **KEEPS, stop_grace=2) as client:

@@ -269,6 +269,7 @@ async def test_another_lease_takes_a_lock_out_of_its_session(world: World) -> No
         assert session is not None
         assert session.lease_ms == 20_000
         assert lease.is_valid
+        assert [key for key, record in sessions_of(world).items() if record.held] == [session.key]
 
 
 @pytest.mark.parametrize(
