@@ -54,7 +54,8 @@ class Covering:
         """Yield the tests that run *line* of *file* and are not slow: some first, then the others, up to twenty seconds of them.
 
         The quickest of each file of tests come first, then the second of each: those of one file are alike. Of the others, the nearest
-        come first: those that run most lines of *file* that few tests run, for the time that they take.
+        come first: those that run most lines of *file* that few tests run, for the time that they take; each function once, before it is
+        asked with other parameters.
         A statement of several lines is run where it begins, or on one of its lines: what runs the nearest one above counts.
         """
         of_file = self.tests.get(file, {})
@@ -69,6 +70,10 @@ class Covering:
         rest = sorted(
             quick[_FIRST:], key=lambda each: self._near[file][each[1]] / max(each[0], _SECONDS_LEAST), reverse=True
         )
+        once: dict[str, tuple[float, str]] = {}
+        for each in rest:
+            once.setdefault(each[1].partition("[")[0], each)
+        rest = list(dict.fromkeys([*once.values(), *rest]))
         spent = accumulate(seconds for seconds, _ in rest)
         yield [test for (_, test), so_far in zip(rest, spent, strict=True) if so_far <= _SECONDS_MAX]
 

@@ -238,16 +238,15 @@ def test_changed_line_is_judged_by_the_tests_that_run_it() -> None:
 
 
 def test_changed_line_is_judged_by_the_nearest_tests_before_all_others() -> None:
-    """Those that run what few others run in the same file, for the time that they take."""
-    seconds = {f"of_{number:02}::1": 0.01 for number in range(60)} | {"near::1": 0.05, "nearer::1": 0.05}
+    """Those that run what few others run in the same file, for the time that they take; each function once, then with other parameters."""
+    near, nearer = frozenset({"near::1"}), frozenset({"nearer::1[a]", "nearer::1[b]"})
+    seconds = {f"of_{number:02}::1": 0.01 for number in range(60)} | dict.fromkeys(near | nearer, 0.05)
     everywhere = frozenset(seconds)
-    covering = Covering(
-        seconds, {"a.py": {3: everywhere, 4: frozenset({"near::1", "nearer::1"}), 6: frozenset({"nearer::1"})}}
-    )
+    covering = Covering(seconds, {"a.py": {3: everywhere, 4: near | nearer, 6: nearer | near, 7: nearer}})
 
     first, rest = covering.rounds("a.py", 3)
 
-    assert (len(first), rest[:2]) == (40, ["nearer::1", "near::1"])
+    assert (len(first), rest[:2]) == (40, ["nearer::1[a]", "near::1"])
     assert {*first, *rest} == everywhere
 
 
