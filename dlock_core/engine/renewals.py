@@ -104,6 +104,7 @@ class Renewals:
                 break
             rvn = next(rvns)
             attended[rvn] = handle
+            timers.put(handle, NEVER)
             effect = self._attend(handle, now, rvn, singles, early=early)
             if type(effect) is Replace and handle.keeps is None:
                 handles.append(handle)
