@@ -10,7 +10,7 @@ from dlock_core.election import leader_of
 from dlock_core.engine.elections import BLOCK, Candidate, Observer, body_name
 from dlock_core.engine.user_calls import guarded_logger
 from dlock_core.errors import AcquireTimeoutError
-from dlock_core.timings import NANOS, NEVER
+from dlock_core.timings import NANOS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
@@ -145,7 +145,7 @@ class AsyncElection:
             due = runtime.now() + lease_ns // _LOOKS
             timer = self._client._clock.call_later(runtime.loop, lease_ns / _LOOKS / NANOS, look)
 
-        if not self._warned and lease_ns != NEVER:
+        if not self._warned:
             plan()
         try:
             yield

@@ -109,3 +109,20 @@ async def test_a_body_that_blocks_the_event_loop_is_named_once(world: World, cap
     [message] = caplog.messages
     assert "the event loop stood still for" in message
     assert "blocking_body ran" in message
+
+
+@async_only
+async def test_a_loop_that_stands_still_after_the_term_is_not_the_body(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The look at the event loop ends with the body."""
+
+    async def body(term: Any) -> None:
+        pass
+
+    async with world.client(lease_duration=20) as client:
+        await client.election("k").run(body, rejoin=False)
+        with caplog.at_level(logging.WARNING, "dlock.client"):
+            await world.jump(9)
+
+    assert not caplog.messages

@@ -294,6 +294,8 @@ async def test_closed_client_refuses_every_call(world: World) -> None:
         lambda: client.break_lock("k", fencing_token=1),
         client.guarantees,
         client.provision,
+        lambda: client.election("k").leader(),
+        lambda: client.prune(older_than=90_000),
         scan,
     ]
     for call in calls:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -76,3 +77,19 @@ def test_fake_clock_goes_on_by_any_duration_and_never_back() -> None:
         clock.advance(-1)
 
     assert clock.now() - begin == 2_500_000_000
+
+
+def test_fake_clock_calls_what_is_due_in_the_order_of_its_time() -> None:
+    """And what is due at one instant in the order in which it was asked for, as an event loop does."""
+    called: list[str] = []
+
+    async def scenario() -> None:
+        loop, clock = asyncio.get_running_loop(), FakeClock()
+        for name, seconds in (("last", 3), ("first", 1), ("second", 1)):
+            clock.call_later(loop, seconds, lambda name=name: called.append(name))  # type: ignore[misc]  # its default
+        clock.advance(3)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+    asyncio.run(scenario())
+    assert called == ["first", "second", "last"]

@@ -65,6 +65,9 @@ def test_decorated_functions_of_the_asyncio_client() -> None:
 
             assert job.__name__ == "job"
             assert not client.holds("m")
+            record = await client.get("k")
+            assert record is not None
+            assert record.data == b"c"
 
     asyncio.run(scenario())
     assert calls == ["a", "c"]

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 @both_colours
 async def test_a_term_is_a_lease_with_a_number_and_a_value(world: World) -> None:
     """Observers read the same term and value; a resignation lets the next candidate lead, with a greater term."""
-    async with world.client(owner="one") as one, world.client(owner="two") as two:
+    async with world.client(owner="one", prefix="app/") as one, world.client(owner="two", prefix="app/") as two:
         election = one.election("k", value=b"one:80")
         async with await election.campaign() as term:
             assert (term.term, term.value) == (term.fencing_token, b"one:80")

@@ -84,6 +84,13 @@ def test_a_leader_without_a_lease_is_never_silent() -> None:
     assert told((record, 0), (record, 1000 * LEASE_NS)) == [leading(1), leading(1)]
 
 
+def test_a_term_that_was_broken_is_never_silent() -> None:
+    """Nobody leads, however long the broken record stands."""
+    record = held("a", broken=Broken("op", 1))
+
+    assert told((record, 0), (record, LEASE_NS)) == [vacant(1), vacant(1)]
+
+
 def test_an_answer_with_a_lower_term_is_dropped() -> None:
     """An old answer, from wherever, does not bring an earlier leader back (I12)."""
     reports = told((held("b", 5), 0), (held("a", 4), 1), (free("a", 4), 2), (held("b", 5), 3))

@@ -95,3 +95,37 @@ async def test_lock_whose_session_was_lost_a_moment_ago_is_none_of_the_held_ones
         with engine.runtime.mutex:
             engine.driver.step(keeper.handle, Cease(LossReason.BROKEN))
             assert client.health().held == 0
+
+
+@both_colours
+async def test_lock_that_is_not_renewed_is_never_late(world: World) -> None:
+    """Nothing renews it, and its time runs out as the program wants it."""
+    async with world.client(lease_duration=20) as client, client.lock("k", auto_renew=False):
+        await world.live(15)
+        health = client.health()
+
+    assert (health.held, health.renewal_late) == (1, 0.0)
+
+
+@both_colours
+async def test_time_that_remains_ends_with_the_hold_and_has_no_end_without_a_lease(world: World) -> None:
+    """A lock that lasts until it is released bounds nothing; one that may be held for so long ends then."""
+    async with world.client(lease_duration=20) as client, client.lock("for ever", fail_closed=True):
+        assert client.health().remaining == float("inf")
+        async with client.lock("bounded", max_hold=5):
+            assert client.health().remaining <= 5
+
+
+@both_colours
+async def test_age_of_the_last_error_is_in_seconds(world: World) -> None:
+    """It grows with the clock."""
+    async with world.client(lease_duration=20) as client:
+        world.store.lose_reply("release")
+        lease = await client.acquire("k")
+        async with lease:
+            pass
+        await world.live(3)
+        age = client.health().last_error_age
+
+    assert age is not None
+    assert 2 < age < 4

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+import time
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -21,6 +22,14 @@ def test_mark_comes_back(slot: str | int, result: bytes | None) -> None:
     """The slot with its type, the result, and until when others skip the job."""
     assert finished_in("k", mark(slot, result, at_ms=10, not_before_ms=0)) == Finished(slot, result, 0)
     assert finished_in("k", mark(slot, result, at_ms=10, not_before_ms=11)) == Finished(slot, result, 11)
+
+
+def test_run_that_bars_nobody_leaves_no_time_behind() -> None:
+    """The next host reads its own wall clock: one that is behind that of the last host would skip its run."""
+    finished = finished_in("k", mark(1, None, at_ms=10, not_before_ms=10))
+
+    assert finished.not_before_ms == 0
+    assert is_due("k", finished, 2, wall_ms=5)
 
 
 def test_empty_payload_is_no_mark() -> None:
@@ -75,13 +84,17 @@ def test_slot_of_another_type_is_refused(last: Any, slot: Any) -> None:
         is_due("k", Finished(last), slot, 0)
 
 
-@pytest.mark.parametrize("slot", [None, True, 1.5, b"x", "", "x" * 257, 2**63, dt.date(2026, 11, 22), lambda: None])
+@pytest.mark.parametrize(
+    "slot", [None, True, 1.5, b"x", "", "x" * 257, 2**63, -(2**63), dt.date(2026, 11, 22), lambda: None]
+)
 def test_slot_that_is_no_name_is_refused(slot: Any) -> None:
     """Text or a number; a function must return one."""
     with pytest.raises(ConfigurationError, match="neither a text"):
         check_slot("k", slot)
 
     assert check_slot("k", lambda: 7) == 7
+    for longest in ("x" * 256, 2**63 - 1, -(2**63) + 1):
+        assert check_slot("k", longest) == longest
 
 
 def test_a_long_slot_is_not_repeated_in_the_message() -> None:
@@ -181,7 +194,7 @@ def test_weekly_hourly_and_periodic_slots(at: Any) -> None:
     assert slots.every(600)() == slots.every(dt.timedelta(minutes=10))()
     before = slots.every(600)()
     at("2026-11-22T03:20:00+00:00")
-    assert slots.every(600)() == before + 600
+    assert slots.every(600)() == slots.every(1)() == before + 600
 
 
 def test_periodic_slots_grow_where_the_period_changes(at: Any) -> None:
@@ -194,6 +207,21 @@ def test_periodic_slots_grow_where_the_period_changes(at: Any) -> None:
     assert slots.every(1.5)() - last == 50 * 60
 
 
+@pytest.mark.skipif(not hasattr(time, "tzset"), reason="the zone of a process is set")
+def test_hosts_in_other_time_zones_name_the_same_slots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host whose system has another zone would run the same hour again."""
+    schedules: list[Any] = [slots.hourly(), slots.daily("02:00"), slots.every(60)]
+    named = []
+    for zone in ("UTC", "Asia/Tokyo"):
+        monkeypatch.setenv("TZ", zone)
+        time.tzset()
+        named.append([schedule.at(7_200_000) for schedule in schedules])
+    monkeypatch.undo()
+    time.tzset()
+
+    assert named == [["1970-01-01T02Z", "1970-01-01", 7200]] * 2
+
+
 @pytest.mark.parametrize(
     ("make", "told"),
     [
@@ -204,6 +232,7 @@ def test_periodic_slots_grow_where_the_period_changes(at: Any) -> None:
         (lambda: slots.daily("02:00", 7), "time zone 7"),  # type: ignore[arg-type]  # wrong on purpose
         (lambda: slots.weekly("Sun", "02:00"), "day 'Sun'"),
         (lambda: slots.hourly(60), "minute 60"),
+        (lambda: slots.hourly(True), "minute True"),
         (lambda: slots.every(0.5), "period 0.5 s"),
         (lambda: slots.every("1"), "period: str"),  # type: ignore[arg-type]  # wrong on purpose
     ],
