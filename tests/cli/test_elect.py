@@ -97,6 +97,18 @@ def test_a_command_that_handles_the_signal_gives_the_code_and_the_election_ends(
     assert finish(process)[0] == 3
 
 
+def test_a_signal_that_ends_no_program_ends_no_election(shell: Shell) -> None:
+    """It is the command's: USR1 may have it begin anew."""
+    process = electing(shell, script=f"trap 'exit 0' USR1; {SAY_TERM}; while :; do sleep 0.05; done")
+    assert line(process.stdout) == "term 1"
+
+    process.send_signal(signal.SIGUSR1)
+
+    assert line(process.stdout) == "term 2"
+    process.send_signal(signal.SIGTERM)
+    assert finish(process)[0] == 128 + signal.SIGTERM
+
+
 def test_the_command_is_told_to_stop_the_grace_before_the_end_of_its_term(shell: Shell) -> None:
     """By TERM; when it has ended, the candidate campaigns again."""
     shell.environment["DLOCK_MAX_HOLD"] = "9"
@@ -146,7 +158,8 @@ def test_signal_at_the_very_end_of_a_term_is_heard(shell: Shell) -> None:
 
 
 def test_the_next_candidate_leads_when_the_leader_is_killed(shell: Shell) -> None:
-    """One lease after the kill, by a fresh token; the dead leader's command is gone by then."""
+    """One lease after the kill, by a fresh token; the dead leader's command is gone by then. The fleet's time-out is that of its locks."""
+    shell.environment["DLOCK_TIMEOUT"] = "0"
     first = electing(shell, "--lease", "1", script=f"{SAY_TERM}; exec sleep 60")
     assert line(first.stdout) == "term 1"
     second = electing(shell, "--lease", "1", script=f"{SAY_TERM}; read line")
@@ -187,6 +200,7 @@ def test_a_later_command_has_the_signals_that_the_first_had(shell: Shell) -> Non
         (("k",), 64, "no command is given"),
         (("k", "--grace", "11", "--", "true"), 64, "a grace of 11 s does not fit"),
         (("k", "--", "/nowhere/command"), 127, "is it installed"),
+        (("k", "--", "/etc/passwd"), 126, "cannot run"),
         (("", "--", "true"), 64, "key"),
     ],
 )

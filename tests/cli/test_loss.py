@@ -208,6 +208,53 @@ def test_a_broken_lock_ends_the_child(shell: Shell, options: list[str]) -> None:
     assert "was lost: an operator broke it; exit code 76" in err
 
 
+def test_one_broken_lock_of_several_ends_the_child(shell: Shell) -> None:
+    """The others that it holds are still valid, and protect nothing of what that one did."""
+    script = "trap 'exit 5' TERM; echo armed; while :; do sleep 0.05; done"
+    process = shell.start("run", "--lease", "2", "a", "b", "c", "--", "sh", "-c", script)
+    assert line(process.stdout) == "armed"
+
+    done = shell.run("break", "b", "--token", "1", "--now")
+
+    assert done.returncode == 0, done.stderr
+    code, _, err = finish(process)
+    assert code == 76
+    assert "lock 'b' (token 1) was lost (broken)" in err
+
+
+def test_loss_that_only_the_release_finds_is_the_exit_code(shell: Shell) -> None:
+    """The command has ended well, and may have run beside another one."""
+    process = shell.holding("--lease", "60")
+    shell.run("break", "k", "--token", "1", "--now")
+
+    _, err = process.communicate("\n", timeout=PATIENCE_S)
+
+    assert process.returncode == 76
+    assert "the command had ended with code 0" in err
+
+
+GUARDED = """
+import subprocess, sys, time
+from types import SimpleNamespace
+from dlock_core.clock import NANOS, now_ns
+from dlock_core.command.child import Guard
+
+command = subprocess.Popen(["sh", "-c", "trap '' TERM; echo armed; sleep 60 & wait; sleep 60"], stdout=-1, process_group=0)
+command.stdout.readline()
+guard = Guard(SimpleNamespace(pid=command.pid), grace_s=30)
+guard.order(now_ns() + NANOS // 10, now_ns() + NANOS // 2)
+print(command.wait(20), guard.look())
+guard.dismiss()
+"""
+
+
+def test_the_guards_grace_ends_with_the_lease(shell: Shell) -> None:
+    """A guard that comes late, as after a pause of the machine, kills the command before another may hold the lock."""
+    ended = shell.start(program=("-c", GUARDED)).communicate(timeout=PATIENCE_S)
+
+    assert ended == ("-9 True\n", "")
+
+
 def test_on_lost_warn_leaves_the_child_alone(shell: Shell) -> None:
     """Only a message: the command runs on, and its code is the exit code."""
     process = shell.holding("--lease", "1", "--on-lost", "warn", script="read line; exit 3")

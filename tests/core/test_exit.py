@@ -168,6 +168,27 @@ def test_exit_while_a_renewal_hangs_does_not_wait_for_it() -> None:
     assert ended.seconds < 30
 
 
+def test_exit_waits_for_the_body_of_a_daemon_thread_no_longer_than_for_a_request() -> None:
+    """Such a body never ends by itself, and its stop grace may be long; its term lapses."""
+    ended = run_program(
+        """
+        client = LockClient(Store(), lease_duration=24, request_timeout=0.5)
+        leads = threading.Event()
+
+        def body(term):
+            leads.set()
+            threading.Event().wait()
+
+        threading.Thread(target=lambda: client.election("k", stop_grace=12).run(body), daemon=True).start()
+        leads.wait()
+        """
+    )
+
+    assert ended.code == 0
+    assert "its body still runs" in ended.err
+    assert ended.seconds < 10
+
+
 def test_exit_with_an_asyncio_client_left_open_is_quiet() -> None:
     """Its loop is gone, so its lock lapses: a line in the log says so, and nothing is raised."""
     ended = run_program(

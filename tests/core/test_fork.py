@@ -70,7 +70,8 @@ def test_childs_copy_of_a_lease_and_a_client_is_dead() -> None:
                 assert "'k' token 1" in repr(lease)
                 refused = [
                     lambda: lease.ensure(), lambda: lease.ensure(60), lambda: lease.renew(), lambda: lease.release(),
-                    lambda: lease.lost, lambda: lease.on_lost(print), lambda: lease.on_risk(print), lambda: lease.__enter__(),
+                    lambda: lease.lost, lambda: lease.stopping, lambda: lease.on_lost(print), lambda: lease.on_risk(print),
+                    lambda: lease.__enter__(),
                     lambda: client.acquire("k"), lambda: client.try_acquire("new"), lambda: client.holds("k"),
                     lambda: client.get("k"), lambda: list(client.scan()), lambda: client.guarantees(), lambda: client.provision(),
                     lambda: client.break_lock("k", fencing_token=1), lambda: client.lock("new").__enter__(),
@@ -232,6 +233,10 @@ def test_child_of_an_event_loop_has_no_lock_either() -> None:
                         with contextlib.suppress(LeaseStateError):
                             drive(call())
                             os._exit(2)
+                    for signal in ("lost", "stopping"):
+                        with contextlib.suppress(LeaseStateError):
+                            getattr(lease, signal)
+                            os._exit(3)
                     drive(block.__aexit__(None, None, None))
                     drive(client.close())
                     os._exit(0)
