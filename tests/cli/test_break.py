@@ -104,6 +104,24 @@ def test_break_by_number_breaks_what_was_seen(dlock: Command, client: LockClient
     assert record.broken is not None
 
 
+def test_break_by_number_and_token_needs_both_and_frees_at_once_where_asked(dlock: Command, client: LockClient) -> None:
+    """A token that was mistyped breaks nothing, though the number is right."""
+    with connect(client.options) as other:
+        lease = other.acquire("k", auto_renew=False)
+        shown = dlock.json("show", "k")["rvn"]
+
+        refused, _, _ = dlock("break", "k", "--token", "7", "--rvn", shown, "--now", "--yes")
+        still = client.get("k")
+        code, _, err = dlock("break", "k", "--rvn", shown, "--now", "--yes")
+        freed = client.get("k")
+        other.close()
+
+    assert still is not None
+    assert freed is not None
+    assert (refused, still.held, still.fencing_token) == (1, True, lease.fencing_token)
+    assert (code, err, freed.held) == (0, "", False)
+
+
 def test_break_by_number_breaks_nothing_that_has_changed_since(dlock: Command, client: LockClient) -> None:
     """A renewal is a change too: its holder is alive. What stands there now is told."""
     with client.lock("k") as lease:

@@ -170,7 +170,7 @@ def test_the_next_candidate_leads_when_the_leader_is_killed(shell: Shell) -> Non
     assert first.stdout is not None
     assert first.stdout.read() == "", "the command of the dead leader holds its output open"
     second.send_signal(signal.SIGTERM)
-    finish(second)
+    assert "nothing was run" not in finish(second)[2]
 
 
 def test_once_leads_one_term(shell: Shell) -> None:

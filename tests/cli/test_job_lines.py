@@ -141,3 +141,12 @@ def test_deployment_of_kubernetes_leads(shell: Shell) -> None:
     [container] = deployment["spec"]["template"]["spec"]["containers"]
 
     leads_until_it_is_told_to_end(shell, container["command"])
+
+
+def test_job_that_skips_waits_as_long_as_it_is_told(shell: Shell) -> None:
+    """With a time-out it skips only if the lock is held until then."""
+    shell.holding(script="sleep 1")
+
+    done = shell.run("run", "--skip-if-held", "--timeout", "30", "k", "--", "echo", "ran")
+
+    assert (done.returncode, done.stdout) == (0, "ran\n"), done.stderr

@@ -29,6 +29,7 @@ def test_prune_says_how_many_of_how_many_went(dlock: Command, old: LockClient) -
     """First what would go, then what went."""
     assert dlock("prune", "app/", "--older-than", "30d", "--dry-run") == (0, "would remove  1 of 2 records\n", "")
     assert old.get("app/a") is not None
+    assert dlock("prune", "app/b", "--older-than", "30d") == (0, "removed  0 of 1 records\n", "")
     assert dlock("prune", "app/", "--older-than", "30d") == (0, "removed  1 of 2 records\n", "")
     assert [record.key for record in old.scan()] == ["app/b"]
 

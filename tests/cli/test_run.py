@@ -145,10 +145,10 @@ def test_run_that_times_out_exits_with_75(shell: Shell) -> None:
 
 
 def test_run_with_a_conflict_code_exits_with_it(shell: Shell) -> None:
-    """As flock's -E."""
+    """As flock's -E; 0 is a code, too."""
     shell.holding()
 
-    assert shell.run("run", "--no-wait", "-E", "9", "k", "--", "true").returncode == 9
+    assert [shell.run("run", "--no-wait", "-E", code, "k", "--", "true").returncode for code in ("9", "0")] == [9, 0]
 
 
 def test_run_that_skips_exits_with_0_and_says_so(shell: Shell) -> None:
