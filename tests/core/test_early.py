@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dlock_core import LockRecord, OutcomeUnknownError, OwnerState, Stamp, UnsupportedError
+from dlock_core import LockOptions, LockRecord, OutcomeUnknownError, OwnerState, Stamp, UnsupportedError
 from dlock_core.client import LockClient
 from dlock_core.memory import AsyncMemoryStore, MemorySpace, MemoryStore
+from dlock_core.options import trusts_server_clock
 from dlock_core.record import State
 from tests.core.early_support import dies, vanish
 from tests.core.worlds import async_only, both_colours
@@ -248,3 +249,27 @@ async def test_probe_of_an_asyncio_client_may_be_a_coroutine_function(world: Wor
         assert lease is not None
     with pytest.raises(UnsupportedError, match="coroutine function"):
         LockClient(MemoryStore(), owner_probe=probe)
+
+
+@pytest.mark.parametrize(
+    ("options", "trusted"),
+    [
+        ({"timeout": 0}, True),
+        ({"timeout": 0, "timeout_after_lease": True}, True),
+        ({"timeout": 19.9}, True),
+        ({"timeout": 19.9, "timeout_after_lease": True}, False),
+        ({"timeout": 20}, False),
+        ({}, False),
+        ({"retries": 3}, True),
+        ({"timeout": 0, "server_clock": False}, False),
+        ({"server_clock": True}, True),
+    ],
+)
+def test_stores_clock_counts_by_default_where_the_wait_is_too_short_to_watch(
+    options: dict[str, Any], trusted: bool
+) -> None:
+    """A lease of 20 s takes 20 s to watch; who has said whether it counts has the last word."""
+    assert trusts_server_clock(LockOptions(lease_duration=20, **options), has_one=True) is trusted
+    assert trusts_server_clock(LockOptions(lease_duration=20, **options), has_one=False) is (
+        options.get("server_clock", False)
+    )

@@ -15,7 +15,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from dlock_core import LeaseStateError
+from dlock_core import LeaseStateError, StoreError
 from dlock_core.fence import SQLTokens
 from tests.fences.accounts import connected_postgres
 
@@ -143,3 +143,16 @@ def test_a_lost_connection_is_opened_again(tokens: Any) -> None:
     with pytest.raises(psycopg.OperationalError):
         made.admit("a", 6)
     assert [made.admit("a", 4), made.admit("a", 6)] == [5, 6]
+
+
+def test_tokens_that_fall_are_told() -> None:
+    """Somebody deletes or changes the rows: to let such a request through would let through an older one next."""
+    with closing(sqlite3.connect(":memory:")) as connection:
+        made = SQLTokens(connection)
+        made.create_table()
+        connection.execute(
+            "CREATE TRIGGER falling AFTER INSERT ON fencing_tokens BEGIN SELECT RAISE(ABORT, 'there is one'); END"
+        )
+
+        with pytest.raises(StoreError, match="the tokens in the table 'fencing_tokens' fall"):
+            made.admit("a", 5)
