@@ -82,6 +82,8 @@ def test_a_job_runs_on_one_host_for_each_time(hosts: list[LockClient]) -> None:
     assert len(runs) == 1
     run_on(hosts, lambda: runs.append(1))
     assert len(runs) == 1
+    run_on(hosts, lambda: runs.append(1), TIME.astimezone(dt.timezone(dt.timedelta(hours=9))))
+    assert len(runs) == 1, "the same time of another zone is not another run"
     run_on(hosts, lambda: runs.append(1), TIME + dt.timedelta(days=1))
     assert len(runs) == 2
 

@@ -164,16 +164,17 @@ def test_permits_let_several_requests_of_a_key_in(other: Any) -> None:
             assert client.post("/reports/a").status_code == 409
 
 
-def test_a_request_may_wait() -> None:
+@pytest.mark.parametrize(("of_locks", "of_operation"), [({"timeout": 20}, {}), ({}, {"timeout": 20})])
+def test_a_request_may_wait(of_locks: dict[str, Any], of_operation: dict[str, Any]) -> None:
     """With a ``timeout`` of the locks, or of the operation, the second request is answered when the first has released."""
-    locks = Locks(URL, timeout=20)
+    locks = Locks(URL, **of_locks)
     app = FastAPI()
 
     async def run() -> list[int]:
         may_end = asyncio.Event()
 
         @app.get("/slow")
-        async def slow(lease: Annotated[AsyncLease, locks.held("slow")]) -> None:
+        async def slow(lease: Annotated[AsyncLease, locks.held("slow", **of_operation)]) -> None:
             await may_end.wait()
 
         async with (
