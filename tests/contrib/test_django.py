@@ -218,6 +218,15 @@ def test_the_timeout_of_the_settings_is_that_of_the_command() -> None:
     assert raised.value.returncode == 75
 
 
+def test_the_locks_that_are_named_are_those_of_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    """``--using`` names them, with a time-out and without one."""
+    named = {name: {"URL": f"memory://django-{name}"} for name in ("default", "other")}
+    with override_settings(LOCKS=named), locks["default"].lock("busy"):
+        for timeout in ([], ["--timeout", "0"]):
+            call_command("run_locked", "busy", "check", "--using", "other", *timeout)
+    assert capsys.readouterr().out.count("no issues") == 2
+
+
 def test_an_application_takes_the_fence_of_http_requests_as_its_page_says() -> None:
     """As any application of WSGI: a request without a token goes no further."""
     fenced = FencedWSGI(get_wsgi_application(), MemoryTokens())
