@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
 import weakref
+from collections.abc import Iterator
 from functools import partial
 
 import pytest
 
 from dlock_core.engine.process import DaemonThread
 from proof.interrupts.points import Tracer
+
+
+@pytest.fixture(autouse=True)
+def _no_collector() -> Iterator[None]:
+    """Have no finalizer of what other tests have left be interrupted, which nobody would hear of."""
+    gc.disable()
+    yield
+    gc.enable()
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, RuntimeError])
