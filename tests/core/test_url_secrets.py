@@ -79,6 +79,9 @@ HAND_MADE = [
     f"dynamodb://key:{SECRET}@eu-west-1/locks",
     f"dynamodb://key:{SECRET}@/",
     f"dynamodb://eu-west-1/locks?aws_secret_access_key={SECRET}",
+    f"redis://user:12/{SECRET}@localhost",
+    f"redis://user:12?{SECRET}@localhost",
+    f"user:{SECRET}",
 ]
 
 
@@ -111,6 +114,11 @@ def test_password_in_a_url_is_never_told_by_connecting(url: str) -> None:
     """In no message, repr or traceback, whatever is wrong with the URL."""
     assert SECRET not in told(lambda: connect(url))
     assert SECRET not in told(lambda: aconnect(url))
+
+
+def test_no_part_of_a_password_is_shown() -> None:
+    """Its beginning stands where a port may, and its end in the fragment."""
+    assert redact("redis://user:12#34@localhost") == "redis://…"
 
 
 @pytest.mark.parametrize("url", HAND_MADE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -159,9 +160,54 @@ def test_what_is_no_request_passes() -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         seen.append(scope["type"])
 
-    asyncio.run(FencedASGI(app, MemoryTokens())({"type": "lifespan"}, None, None))  # type: ignore[arg-type]  # never called
+    for kind in ("lifespan", "websocket"):
+        scope: dict[str, Any] = {"type": kind, "path": "/a", "headers": []}
+        asyncio.run(FencedASGI(app, MemoryTokens())(scope, None, None))  # type: ignore[arg-type]  # never called
 
-    assert seen == ["lifespan"]
+    assert seen == ["lifespan", "websocket"]
+
+
+def test_names_of_headers_are_read_in_any_case_and_sent_in_lower_case() -> None:
+    """ASGI asks for the latter, and not every server keeps to it."""
+    app, sent = FencedASGI(Starlette(), MemoryTokens()), list[Any]()
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    for value in (b"5", b"4"):
+        scope = {"type": "http", "method": "PUT", "path": "/a", "headers": [(b"Fencing-Token", value)]}
+        asyncio.run(app(scope, None, send))  # type: ignore[arg-type]  # never called
+
+    assert [each["status"] for each in sent if "status" in each] == [404, 412]
+    assert [name for name, _ in sent[-2]["headers"]] == [b"content-type", b"content-length"]
+
+
+def test_tokens_are_asked_off_the_event_loop() -> None:
+    """Their store may be a database, and the loop serves others meanwhile."""
+    asked: list[int] = []
+
+    class Kept(MemoryTokens):
+        def admit(self, resource: str, token: int) -> int:
+            asked.append(threading.get_ident())
+            return super().admit(resource, token)
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        asked.append(threading.get_ident())
+
+    scope = {"type": "http", "method": "PUT", "path": "/a", "headers": [(b"fencing-token", b"5")]}
+    asyncio.run(FencedASGI(app, Kept())(scope, None, None))  # type: ignore[arg-type]  # never called
+
+    assert asked[0] != asked[1] == threading.get_ident()
+
+
+def test_path_of_wsgi_has_the_place_where_the_application_is_mounted() -> None:
+    """Two applications of one server may have the same paths below theirs."""
+    asked: list[str] = []
+    app = FencedWSGI(lambda *_: [], MemoryTokens(), resource=lambda _, path: asked.append(path))
+
+    app({"REQUEST_METHOD": "PUT", "SCRIPT_NAME": "/mounted", "PATH_INFO": "/a"}, print)
+
+    assert asked == ["/mounted/a"]
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgres", "mysql"])
