@@ -264,3 +264,24 @@ def fifo(shell: Shell) -> Path:
 def children(pid: int) -> list[int]:
     """Return the processes that the main thread of *pid* has forked."""
     return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+IGNORING = """
+import runpy, signal
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
+runpy.run_module("dlock_core", run_name="__main__", alter_sys=True)
+"""
+
+
+def test_a_signal_that_is_ignored_stays_ignored(shell: Shell) -> None:
+    """As under nohup, whose programs outlive the terminal: the wait goes on."""
+    holder = shell.holding()
+    process = shell.start("run", "--verbose", "k", "--", "echo", "ran", program=("-c", IGNORING))
+    while "asking for" not in line(process.stderr):
+        pass
+
+    process.send_signal(signal.SIGHUP)
+
+    assert finish_with_line(holder) == 0
+    code, out, _ = finish(process)
+    assert (code, out) == (0, "ran\n")
