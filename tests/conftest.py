@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import secrets
@@ -53,6 +54,14 @@ def seed(request: pytest.FixtureRequest) -> int:
 def rng(seed: int, request: pytest.FixtureRequest) -> random.Random:
     """Return a generator of this test's own: the same under one seed, whichever other tests run."""
     return random.Random(f"{seed}:{request.path.name}::{request.node.name}")
+
+
+@pytest.fixture
+def no_collector() -> Iterator[None]:
+    """Have nothing collected in circles: neither what the test leaves, nor, in the middle of it, what others have left."""
+    gc.disable()
+    yield
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)

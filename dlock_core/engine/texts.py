@@ -32,9 +32,10 @@ def seconds_text(text: str) -> float:
 
     Raises: ValueError: it is no duration; the message says what one looks like.
     """
-    number = text.strip().rstrip("mshd")
+    text = text.strip()
+    number = text.rstrip("mshd")
     try:
-        return float(number) * _UNITS_S[text.strip()[len(number) :]]
+        return float(number) * _UNITS_S[text[len(number) :]]
     except (ValueError, KeyError):
         raise ValueError("write seconds, or 500ms, 10s, 1m, 2h") from None
 

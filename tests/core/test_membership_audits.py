@@ -22,6 +22,8 @@ from tests.core.test_shared_locks import lived
 from tests.core.worlds import async_only, both_colours
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tests.core.worlds import World
 
 _EVICTED = "lock %r has lost its holder %r: its record was rolled back, or changed by hand"
@@ -135,20 +137,25 @@ async def test_holder_whose_record_is_of_a_newer_format_stays(world: World, capl
         world.space.records["k"] = record
 
 
+def _releasing(world: World, leaving: list[Any], at: Callable[[str, Any], bool]) -> Any:
+    """Return a store before whose request *at* the lease in *leaving*, if there is one, is released."""
+
+    def leave(verb: str, request: Any) -> Any:
+        if leaving and at(verb, request):
+            released = leaving.pop().release()
+            return run_blocking(released) if world.colour == "sync" else released
+        return None
+
+    return world.hooked_store(leave)
+
+
 @both_colours
 async def test_holder_that_was_released_while_it_was_looked_at_has_lost_nothing(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its member had left by then."""
     leaving: list[Any] = []
-
-    def leave(verb: str, request: Any) -> Any:
-        if verb == "read" and request == "k" and leaving:
-            released = leaving.pop().release()
-            return run_blocking(released) if world.colour == "sync" else released
-        return None
-
-    store = world.hooked_store(leave)
+    store = _releasing(world, leaving, lambda verb, request: verb == "read" and request == "k")
     async with world.client(store, lease_duration=20) as client:
         leaving.append(await client.acquire("k", permits=1))
         store.timeouts.clear()
@@ -165,14 +172,7 @@ async def test_holder_that_is_released_while_its_session_is_broken_ends_no_renew
 ) -> None:
     """There is nothing of it to renew by then."""
     leaving: list[Any] = []
-
-    def leave(verb: str, request: Any) -> Any:
-        if verb == "replace" and request.record.broken is not None and leaving:
-            released = leaving.pop().release()
-            return run_blocking(released) if world.colour == "sync" else released
-        return None
-
-    store = world.hooked_store(leave)
+    store = _releasing(world, leaving, lambda verb, request: verb == "replace" and request.record.broken is not None)
     async with world.client(store, lease_duration=20) as client:
         leaving.append(await client.acquire("k", permits=1))
         kept = await client.acquire("other")

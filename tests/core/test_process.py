@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 import threading
 import weakref
-from collections.abc import Iterator
 from functools import partial
 
 import pytest
@@ -14,13 +12,8 @@ import pytest
 from dlock_core.engine.process import DaemonThread
 from proof.interrupts.points import Tracer
 
-
-@pytest.fixture(autouse=True)
-def _no_collector() -> Iterator[None]:
-    """Have no finalizer of what other tests have left be interrupted, which nobody would hear of."""
-    gc.disable()
-    yield
-    gc.enable()
+# A finalizer of another test's that was interrupted would be told to nobody.
+pytestmark = pytest.mark.usefixtures("no_collector")
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, RuntimeError])

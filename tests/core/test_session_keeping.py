@@ -37,9 +37,8 @@ async def test_client_has_a_few_sessions_at_most(world: World) -> None:
     """Locks for which there is none have leases of their own."""
     async with world.client(**KEEPS) as client:
         leases = []
-        for seconds in range(
-            10, 12 + KEEPERS_MAX
-        ):  # one after the other: those that are opened at once are not counted yet
+        # One after the other: those that are opened at once are not counted yet.
+        for seconds in range(10, 12 + KEEPERS_MAX):
             leases.append(await client.acquire(f"k{seconds}", lease_duration=seconds))
             await world.live(30, 0.5)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -17,17 +16,11 @@ from dlock_core.kit import Lane, in_own_thread
 from dlock_core.kit.exchange import perform
 from tests.kit.test_exchange import AsyncLink, AsyncStore, DriverError, Link, Server, Store
 
+pytestmark = pytest.mark.usefixtures("no_collector")
+
 
 class Lease:
     """What a caller has in hand."""
-
-
-@pytest.fixture(autouse=True)
-def _no_collector() -> Iterator[None]:
-    """Have nothing collected in circles."""
-    gc.disable()
-    yield
-    gc.enable()
 
 
 def is_dropped(call: Callable[[], object]) -> bool:

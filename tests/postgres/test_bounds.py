@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import socket
 import threading
 import time
@@ -258,19 +257,15 @@ def test_the_environment_says_how_long_a_connection_may_take(server_url: str, mo
     assert options[b"connect_timeout"] == b"7"
 
 
+@pytest.mark.usefixtures("no_collector")
 def test_an_attempt_to_connect_that_got_no_answer_leaves_no_connection() -> None:
     """It stayed open until garbage was collected, and a pooler that had been away for a moment granted no more of them."""
-    gc.collect()
-    gc.disable()
-    try:
-        with socket.create_server(("127.0.0.1", 0)) as silent:
-            port = silent.getsockname()[1]
-            with pytest.raises(StoreUnavailableError, match="in time"):
-                Session(f"postgresql://postgres@127.0.0.1:{port}/postgres?connect_timeout=2", THREADS)
-            accepted, _ = silent.accept()
-            with accepted:
-                accepted.settimeout(TIMEOUT_S)
-                while accepted.recv(4096):
-                    pass  # what was asked before it was closed
-    finally:
-        gc.enable()
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        with pytest.raises(StoreUnavailableError, match="in time"):
+            Session(f"postgresql://postgres@127.0.0.1:{port}/postgres?connect_timeout=2", THREADS)
+        accepted, _ = silent.accept()
+        with accepted:
+            accepted.settimeout(TIMEOUT_S)
+            while accepted.recv(4096):
+                pass  # what was asked before it was closed
