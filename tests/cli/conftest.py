@@ -10,7 +10,7 @@ import pytest
 
 from dlock_core import connect
 from tests.cli.operator_support import Command
-from tests.cli.support import PATIENCE_S, Shell
+from tests.cli.support import Shell
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,9 +22,9 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
     shell = Shell(tmp_path)
     yield shell
     for process in shell.started:
-        if process.poll() is None:
-            process.kill()
-        process.communicate(timeout=PATIENCE_S)
+        with process:  # closes its pipes, of which a test that failed may have closed some
+            if process.poll() is None:
+                process.kill()
 
 
 @pytest.fixture
