@@ -74,26 +74,29 @@ def elect(  # click hands the options over by name
     A TIME is a number of seconds, or has a unit: 500ms, 10s, 1m, 2h.
     """
     options = holding_options(**given, data=value).with_(timeout=None, retries=None, **EXCLUSIVE)
-    return _Terms(key, ctx.obj, grace_within(options, grace), say).lead(options, once=once)
+    return _Terms(key, ctx.obj, grace_within(options, grace), say, once=once).lead(options)
 
 
 class _Terms:
     """The terms of one process, one after the other."""
 
-    def __init__(self, key: str, argv: Sequence[str], grace: float, say: Say) -> None:
+    def __init__(self, key: str, argv: Sequence[str], grace: float, say: Say, *, once: bool) -> None:
         self._say = say
-        self._request = Request((key,), argv, grace, warn_only=False, held_code=BUSY, on_signal=self._heard)
+        self._once = once
+        self._request = Request(
+            (key,), argv, grace, warn_only=False, held_code=BUSY, goes_on=not once, on_signal=self._heard
+        )
         self._ending: signal.Signals | None = None
 
-    def lead(self, options: ClientOptions, *, once: bool) -> int:
+    def lead(self, options: ClientOptions) -> int:
         """Return the exit code."""
         handlers = {number: signal.getsignal(number) for number in (signal.SIGTTOU, *FORWARDED)}
         while True:
             began = time.monotonic()
             code = hold(self._request, options, self._say)
-            if once or self._ending is not None or code in (CANNOT_RUN, NOT_FOUND):
+            if self._once or self._ending is not None or code in (CANNOT_RUN, NOT_FOUND):
                 return code
-            self._say.detail(f"the command has ended with code {code}; campaigning again")
+            self._say.detail(f"the term has ended with code {code}; campaigning again")
             time.sleep(max(0.0, began + _START_PERIOD_S - time.monotonic()))
             _rest()
             if came := self._came():

@@ -54,7 +54,7 @@ class Request(NamedTuple):
     """What ``dlock run`` has to do. *grace* is the time between TERM and KILL, in seconds.
 
     *held_code* is the exit code where a lock is held by another; None: the command is skipped, which is no failure.
-    *on_signal* is called with each signal.
+    *goes_on* says that dlock does not exit after a loss. *on_signal* is called with each signal.
     """
 
     keys: Sequence[str]
@@ -62,6 +62,7 @@ class Request(NamedTuple):
     grace: float
     warn_only: bool
     held_code: int | None
+    goes_on: bool = False
     on_signal: Callable[[signal.Signals], object] = lambda _: None
 
 
@@ -433,6 +434,7 @@ class Run:
             verb = "had no progress" if self._limit == "stall_timeout" else "was held"
             ending = f"{verb} for its {self._limit}" if self._limit else "could not be kept"
             why = f"lock {names} " + (f"was lost: {LOSS_REASONS[loss.reason]}" if loss and not self._limit else ending)
-            self._say.error(f"the command was ended (code {code}) because {why}; exit code {LOST}")
+            exit_code = "" if self._request.goes_on else f"; exit code {LOST}"
+            self._say.error(f"the command was ended (code {code}) because {why}{exit_code}")
             return LOST
         return code

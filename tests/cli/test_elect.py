@@ -121,6 +121,25 @@ def test_the_command_is_told_to_stop_the_grace_before_the_end_of_its_term(shell:
     assert finish(process)[0] == 0
 
 
+@pytest.mark.parametrize(("options", "told"), [((), ""), (("--once",), "; exit code 76")], ids=["goes on", "once"])
+def test_a_lost_term_names_an_exit_code_only_where_it_ends_dlock(
+    shell: Shell, options: tuple[str, ...], told: str
+) -> None:
+    """Who reads of an exit code looks for a process that has ended, and here it campaigns again."""
+    shell.environment["DLOCK_MAX_HOLD"] = "0.5"
+    process = electing(shell, *options, script=f"{SAY_TERM}; exec sleep 60")
+
+    assert line(process.stdout) == "term 1"
+    while "the command was ended" not in (said := line(process.stderr)):
+        pass
+    assert said.endswith(f"was held for its max_hold{told}")
+
+    if not options:
+        assert line(process.stdout) == "term 2"
+        process.send_signal(signal.SIGTERM)
+    finish(process)
+
+
 def test_a_signal_while_it_waits_ends_the_wait(shell: Shell) -> None:
     """Nothing is held, nothing was run."""
     holder = shell.holding()
