@@ -53,7 +53,9 @@ class _Timer:
 class FakeClock:
     """A clock that stands still until :meth:`advance`. Clients made by :meth:`client` and :meth:`aclient` live by it.
 
-    Advance an asyncio client's clock from its event loop, and let the loop run afterwards.
+    Advance an asyncio client's clock from its event loop, and let the loop run afterwards. A client for threads renews on a thread of its
+    own, a moment after :meth:`advance`: before the next step wait until ``lease.remaining`` has grown, or give ``auto_renew=False`` and
+    renew in the test. A call that waits for a lock goes on when another thread advances.
     """
 
     def __init__(self) -> None:
