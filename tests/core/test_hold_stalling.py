@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dlock_core import AcquireTimeoutError, ConfigurationError, LeaseStateError, LockLostError, LossReason
-from tests.core.worlds import both_colours
+from tests.core.worlds import async_only, both_colours
 
 if TYPE_CHECKING:
     from tests.core.worlds import World
@@ -50,6 +50,20 @@ async def test_progress_keeps_the_lock_as_long_as_the_work_goes_on(world: World)
 
         assert lease.is_valid
         assert lease.remaining == pytest.approx(3)
+
+
+@async_only
+async def test_progress_that_finds_the_lock_lost_says_so(world: World) -> None:
+    """A body that blocks the event loop for too long is the first that looks."""
+    async with world.client(lease_duration=20, stall_timeout=5) as client:
+        lease = await client.acquire("k")
+        lost = lease.lost
+        world.clock.advance(6)
+
+        with pytest.raises(LockLostError):
+            lease.progress()
+
+        assert lost.is_set()
 
 
 @both_colours
