@@ -64,6 +64,14 @@ async def test_requests_get_a_share_of_the_lease_as_their_time(world: World) -> 
         assert dict(store.timeouts) == {"claim": claim, "replace": other, "release": other}
 
 
+@both_colours
+async def test_grant_that_came_too_late_is_renewed_with_the_time_of_an_acquire(world: World) -> None:
+    """Nobody works under the lock yet, and a store that was slow may still be."""
+    store = world.hooked_store(lambda *_: None, lambda verb: world.clock.advance(7) if verb == "claim" else None)
+    async with world.client(store, lease_duration=6) as client, client.lock("k"):
+        assert store.timeouts == [("claim", 3), ("replace", 3)]
+
+
 @async_only
 async def test_hazard_21_herd_of_waiters_is_spread_and_has_one_winner(world: World) -> None:
     """A hundred waiters poll with growing, jittered pauses; of them one obtains the key, with a bounded number of requests (hazard 21)."""
