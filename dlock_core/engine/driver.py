@@ -244,7 +244,7 @@ class Driver:
             self._granted(handle, old, state)
         elif type(state) is Lost:
             self._tell_loss(handle, state.loss)
-        elif type(old) is Held or type(old) is Lost:
+        else:
             self.forget(handle)
         if type(state) is Releasing or type(state) is Cleaning:
             self.following[handle] = None
