@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dlock_core import (
+    AcquireTimeoutError,
     AsyncLockClient,
     Claim,
     Expect,
@@ -70,6 +71,32 @@ async def test_grant_that_came_too_late_is_renewed_with_the_time_of_an_acquire(w
     store = world.hooked_store(lambda *_: None, lambda verb: world.clock.advance(7) if verb == "claim" else None)
     async with world.client(store, lease_duration=6) as client, client.lock("k"):
         assert store.timeouts == [("claim", 3), ("replace", 3)]
+
+
+@async_only
+async def test_attempt_keeps_its_place_between_two_waits_and_not_after_the_last(world: World) -> None:
+    """For a store that writes a place for each wait that keeps none."""
+    waits: list[str] = []
+
+    class Queue(AsyncMemoryStore):
+        async def wait(self, record: LockRecord, *, ticket: str, timeout_s: float) -> None:
+            waits.append("alone")
+            world.clock.advance(timeout_s)
+
+        async def wait_keeping_place(self, record: LockRecord, *, ticket: str, timeout_s: float) -> None:
+            waits.append("keeping")
+            world.clock.advance(timeout_s)
+
+    async with (
+        world.client(lease_duration=3600) as holder,
+        world.client(Queue(world.space), server_wait=False) as client,
+    ):
+        async with holder.lock("k"):
+            with pytest.raises(AcquireTimeoutError):
+                await client.acquire("k", timeout=30)
+
+    assert waits[-1] == "alone"
+    assert set(waits[:-1]) == {"keeping"}
 
 
 @async_only

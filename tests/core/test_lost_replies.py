@@ -56,8 +56,10 @@ async def test_acquire_whose_reply_and_read_were_lost_holds_the_key_later(world:
 
 @both_colours
 @pytest.mark.parametrize("lost", ["claim", "read"])
-async def test_acquire_whose_claim_vanished_claims_again(world: World, lost: str) -> None:
-    """A request that never arrived is repeated, and costs no second token."""
+async def test_acquire_whose_claim_vanished_claims_again(
+    world: World, lost: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A request that never arrived is repeated, and costs no second token; that nothing is there is no mistake of the store."""
     async with world.client() as client:
         world.store.lose_request("claim")
         if lost == "read":
@@ -71,6 +73,7 @@ async def test_acquire_whose_claim_vanished_claims_again(world: World, lost: str
         lease = await acquiring.result()
 
         assert lease.fencing_token == 1
+        assert "without a record" not in caplog.text
 
 
 @both_colours
