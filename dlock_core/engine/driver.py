@@ -282,7 +282,7 @@ class Driver:
 
     def schedule(self, handle: Handle) -> None:
         """Put *handle* into the timer queue at the instant at which it next needs attention."""
-        if handle.busy and handle.due == NEVER and not handle.watches:
+        if handle.busy and handle.due == NEVER:
             return
         while True:
             state = handle.state
@@ -445,7 +445,7 @@ class Driver:
         for each in handle.with_kept:
             for watch in each.watches:
                 watch.armed = True
-            if each.watches and each is not handle:
+            if each.watches:
                 self.schedule(each)
 
     def _tell_stop(self, handle: Handle, effect: Stop) -> None:

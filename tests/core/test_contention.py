@@ -90,10 +90,10 @@ async def test_attempt_keeps_its_place_between_two_waits_and_not_after_the_last(
     async with (
         world.client(lease_duration=3600) as holder,
         world.client(Queue(world.space), server_wait=False) as client,
+        holder.lock("k"),
     ):
-        async with holder.lock("k"):
-            with pytest.raises(AcquireTimeoutError):
-                await client.acquire("k", timeout=30)
+        with pytest.raises(AcquireTimeoutError):
+            await client.acquire("k", timeout=30)
 
     assert waits[-1] == "alone"
     assert set(waits[:-1]) == {"keeping"}
