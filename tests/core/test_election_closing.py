@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -26,8 +27,11 @@ async def told_to_stop(lease: Any) -> None:
 
 
 @both_colours
-async def test_closing_tells_the_body_to_stop_and_gives_the_term_back_after_it(world: World) -> None:
+async def test_closing_tells_the_body_to_stop_and_gives_the_term_back_after_it(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
     """``run`` returns then; nobody else could lead before."""
+    caplog.set_level(logging.INFO, "dlock.engine")
     held: list[bool] = []
 
     async def body(term: Any) -> None:
@@ -44,6 +48,7 @@ async def test_closing_tells_the_body_to_stop_and_gives_the_term_back_after_it(w
 
     assert held == [True, True]
     assert not world.space.records["k"].held
+    assert "the client is being closed; the holder of lock 'k' is told to stop" in caplog.messages
 
 
 @async_only
