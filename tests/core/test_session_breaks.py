@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @both_colours
-async def test_break_of_a_kept_lock_takes_that_lock_alone(world: World) -> None:
+async def test_break_of_a_kept_lock_takes_that_lock_alone(world: World, caplog: pytest.LogCaptureFixture) -> None:
     """A note for its holder first, then the record, closed for a lease (Q6); the holder hears it at the next beat (Q7)."""
     async with world.client(**KEEPS) as a, world.client(lease_duration=10) as b:
         lease, neighbour = await moved(world, a, "k", "n")
@@ -37,6 +37,7 @@ async def test_break_of_a_kept_lock_takes_that_lock_alone(world: World) -> None:
         assert world.space.records["k"].lease_ms == 10_000
         await world.live(3)
         assert lease.loss.reason is LossReason.BROKEN
+        assert [text for text in caplog.messages if "is lost" in text] == ["lock 'k' is lost (broken), token 1"]
         assert neighbour.is_valid
         assert all(record.beat is None for record in sessions_of(world).values())
         waiting = world.spawn(b.acquire("k", timeout=60))
