@@ -381,8 +381,7 @@ class Attempt:
 
     async def _refusal(self, record: LockRecord | None, now: int) -> AcquireTimeoutError:
         """Return what says that there was no room in time."""
-        if self._session is not None:
-            record = await self._withdraw(record)
+        record = await self._withdraw(record)
         who = "nobody holds it, but it could not be had in time"
         if record is not None and record.held:
             who = holder_in_words(record)

@@ -9,9 +9,10 @@ from unittest.mock import AsyncMock
 
 import pytest
 
-from dlock_core import AcquireTimeoutError, StoreUnavailableError
-from dlock_core.members import Wish, join
+from dlock_core import AcquireTimeoutError, State, StoreUnavailableError
+from dlock_core.members import Wish, join, session_key
 from dlock_core.memory import MemoryStore
+from dlock_core.record import LockRecord, SessionRef
 from tests.core.test_shared_locks import lived
 from tests.core.worlds import both_colours
 
@@ -71,6 +72,41 @@ async def test_refusal_says_how_long_it_waited_and_for_whom(
     assert "asked for" not in str(caught.value)
     assert 0 < caught.value.timeout < 30 if seconds is None else caught.value.timeout == seconds
     assert caught.value.holder is not None
+    assert (caught.value.key, caught.value.outcome_unknown) == ("k", False)
+
+
+@both_colours
+async def test_refusal_where_others_have_the_sessions_says_that_nobody_holds_the_lock(world: World) -> None:
+    """They are about to be members, or have just left."""
+    for number in range(16):
+        key = session_key("k", number)
+        world.space.records[key] = LockRecord(key, State.HELD, "a" * 32, 1, "other", 10_000)
+    async with world.client() as client:
+        for stands in ({}, {"k": LockRecord("k", State.FREE, "b" * 32, 1, "other", None)}):
+            world.space.records.update(stands)
+            with pytest.raises(AcquireTimeoutError, match="in one try: nobody holds it, but it could not be had"):
+                await client.acquire("k", mode="read", timeout=0)
+
+
+@both_colours
+async def test_reader_whose_claim_is_refused_wakes_nobody(world: World) -> None:
+    """Who was faster does."""
+    written: list[str] = []
+
+    def come_first(verb: str, request: Any) -> None:
+        if verb in ("claim", "replace") and request.record.key == "k":
+            if not written:
+                theirs = Wish("k", "read", "0" * 16, "other", session=SessionRef(session_key("k", 9), 60_000, 1))
+                world.space.records["k"] = join(theirs, world.space.records["k"], (), "joined").record
+            written.append(verb)
+
+    async with world.client() as a, world.client(world.hooked_store(come_first)) as b:
+        writes = await a.acquire("k", mode="write")
+        waits = world.spawn(b.acquire("k", mode="read", timeout=60))
+        await world.live(2)
+        await writes.release()
+        assert (await lived(world, waits, 10)).is_valid
+        assert written == ["claim", "replace"]
 
 
 @both_colours
