@@ -213,6 +213,22 @@ async def test_upgrade_that_is_refused_after_trouble_leaves_the_reader(world: Wo
 
 
 @both_colours
+async def test_reader_that_another_thread_or_task_upgrades_waits_behind_nobody(world: World) -> None:
+    """Least of all behind a writer of the same client that waits for it."""
+    async with world.client() as client:
+        reader = await client.acquire("k", mode="read")
+        writing = world.spawn(client.acquire("k", mode="write", timeout=60))
+        await world.live(1)
+
+        writer = await lived(world, world.spawn(reader.try_upgrade()), 1)
+
+        assert writer.is_valid
+        assert not writing.done
+        await writer.release()
+        assert (await lived(world, writing, 3)).is_valid
+
+
+@both_colours
 async def test_reader_twice_over_is_not_the_sole_one(world: World) -> None:
     """Not even where both leases are of one thread or task."""
     async with world.client() as client:
