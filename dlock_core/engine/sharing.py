@@ -97,7 +97,7 @@ class Attempt:
         waits = timings.wait_ns > 0 < timings.retries_max and own is None
         mine = {place.member.mode for place, _ in self._places()}
         # A reader must not wait behind a writer that waits for it, and whoever has a place not behind those that wait for that.
-        self.wish = self.wish._replace(reads_already=mode == READ and READ in mine)
+        self.wish = self.wish._replace(reads_already=READ in mine)
         self._takes_turns = waits and not mine
         # The session's record is no lock that anybody asks for by its name: nobody shall see what is left of it.
         self._timings = timings._replace(hide_on_release=True)
