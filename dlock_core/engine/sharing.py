@@ -130,11 +130,12 @@ class Attempt:
             and engine.is_valid(each)
         ]
 
-    def note(self, kind: EventKind, *, record: LockRecord | None = None, error: str | None = None) -> None:
+    def note(
+        self, kind: EventKind, *, token: int = 0, record: LockRecord | None = None, error: str | None = None
+    ) -> None:
         """Note an event of the attempt for the event hook."""
         driver, wish = self._engine.driver, self.wish
         duration = driver.runtime.now() - self._began
-        token = 0 if self._session is None or kind is not EventKind.GRANTED else self._session.token
         note_shared(driver, kind, wish.key, wish.member_id, duration, token=token, record=record, error=error)
 
     async def begin(self) -> None:
@@ -229,7 +230,7 @@ class Attempt:
         handle.membership = Membership(self.wish.key, member, record, now)
         handle.token = token_of(record, member)
         handle.asked_at, handle.granted_at = self._began, now
-        self.note(EventKind.GRANTED)
+        self.note(EventKind.GRANTED, token=handle.token)
         self._engine.driver.later(tell_grant, handle, False)  # noqa: FBT003  # called by position
         self._engine.driver.tell()
         return True
