@@ -255,6 +255,27 @@ async def test_lock_that_others_had_meanwhile_is_not_changed(world: World) -> No
 
 
 @both_colours
+async def test_reader_whose_record_is_gone_does_not_upgrade_where_that_cannot_be_looked_into(world: World) -> None:
+    """Others may have had the lock since."""
+    looks: list[str] = []
+
+    def refuse_a_second_look(verb: str, request: Any) -> None:
+        if verb == "read" and request == "k":
+            looks.append(request)
+            if len(looks) > 2:
+                raise StoreUnavailableError("not now")
+
+    async with world.client(world.hooked_store(refuse_a_second_look)) as client:
+        reader = await client.acquire("k", mode="read")
+        assert looks == ["k"]
+        del world.space.records["k"]
+
+        assert await reader.try_upgrade() is None
+
+        assert "k" not in world.space.records
+
+
+@both_colours
 async def test_only_a_writer_is_downgraded_and_only_a_reader_upgraded(world: World) -> None:
     """All else is refused by name, and goes on; a lease that is lost, or released, says so."""
     async with world.client() as client:
