@@ -346,11 +346,8 @@ async def test_lock_shortened_by_a_renewal_gets_time_outs_to_match(world: World)
         long = await client.acquire("long")
         await lease.renew(lease_duration=1)
         await world.live(7, step=0.05)
-
-        assert world.hung
         assert lease.is_valid
-        renewals = [timeout_s for verb, timeout_s in store.timeouts if verb == "replace"]
-        assert max(renewals[1:]) <= 1 / 6
+        assert max(timeout_s for _, timeout_s in store.timeouts[3:]) <= 1 / 6
         await world.live(20)
         assert not long.is_valid
 
