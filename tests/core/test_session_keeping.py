@@ -33,6 +33,21 @@ async def test_lock_of_another_lease_has_another_session(world: World) -> None:
 
 
 @both_colours
+async def test_session_is_opened_in_the_time_of_a_renewal_and_keeps_locks_that_were_waited_for_in_any_way(
+    world: World,
+) -> None:
+    """The thread that opens it renews other locks, too."""
+    store = world.hooked_store(lambda *_: None)
+    async with world.client(store, lease_duration=12, renewal="session") as client:
+        first = await moved(world, client, "first")
+        second = await moved(world, client, "second", timeout=30, timeout_after_lease=True)
+
+        assert [seconds for verb, seconds in store.timeouts if verb == "claim"] == [6, 2, 6]
+        assert len(sessions_of(world)) == 1
+        assert all(lease.is_valid for lease in first + second)
+
+
+@both_colours
 async def test_client_has_a_few_sessions_at_most(world: World) -> None:
     """Locks for which there is none have leases of their own."""
     async with world.client(**KEEPS) as client:
