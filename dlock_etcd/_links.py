@@ -16,7 +16,18 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from dlock_core.errors import ConfigurationError, StoreUnavailableError
-from dlock_core.kit import AsyncSeats, BeginsAnew, Hearing, Lane, Seats, aperform, leave_behind, perform, watch_forks
+from dlock_core.kit import (
+    AsyncLane,
+    AsyncSeats,
+    BeginsAnew,
+    Hearing,
+    Lane,
+    Seats,
+    aperform,
+    leave_behind,
+    perform,
+    watch_forks,
+)
 from dlock_etcd import _schema
 from dlock_etcd._errors import is_late, is_refused_by_tls, no_token, was_not_taken
 from dlock_etcd.options import files_of
@@ -61,7 +72,8 @@ class _Link(BeginsAnew):
     _grpc: Any
     _sleep: Callable[[float], Any]
     _seats_class: Any
-    _apart: Callable[[Callable[[], Exchange[None]], float], Any]
+    _lane_class: Any
+    _perform: Callable[[Exchange[Any]], Any]
 
     def __init__(self, options: EtcdStoreOptions, channel: Any) -> None:
         self._options, self._targets, self._owned = options, options.endpoints, channel is None
@@ -76,6 +88,8 @@ class _Link(BeginsAnew):
         self._hearing: defaultdict[int, Hearing] = defaultdict(Hearing)
         # For the login of all requests, and for another one, where that takes too long.
         self._seats = self._seats_class(1), self._seats_class(1)
+        # A login goes on where its request has no more time.
+        self._logins = self._lane_class(len(self._seats))
         self._forked = False
         watch_forks(self)
 
@@ -151,7 +165,7 @@ class _Link(BeginsAnew):
         member, asked_at = self._member, time.monotonic()
         channel = self._channels.get(member)
         try:
-            yield self._apart(lambda: self._log_in(login, ended, seats, seat), deadline - asked_at)
+            yield self._logins.run(lambda: self._perform(self._log_in(login, ended, seats, seat)), deadline - asked_at)
         except TimeoutError as error:
             self._doubt(member, channel, asked_at, error)
             raise StoreUnavailableError(_NO_LOGIN) from error
@@ -221,21 +235,17 @@ class _Link(BeginsAnew):
 class ThreadLink(_Link):
     """The link for threads."""
 
-    _grpc, _seats_class = grpc, Seats
-    _sleep = staticmethod(time.sleep)
+    _grpc, _seats_class, _lane_class = grpc, Seats, Lane
+    _sleep, _perform = staticmethod(time.sleep), staticmethod(perform)
 
     def __init__(self, options: EtcdStoreOptions, channel: Any) -> None:
         super().__init__(options, channel)
-        self._lane, self._logins = Lane(_LANE_WIDTH), Lane(len(self._seats))
+        self._lane = Lane(_LANE_WIDTH)
 
     def send(self, request: Request, timeout_s: float) -> Any:
         """Send *request* once."""
         deadline = time.monotonic() + timeout_s
         return self._lane.aside(lambda: perform(self._asking(request, timeout_s, deadline)), timeout_s)
-
-    def _apart(self, steps: Callable[[], Exchange[None]], timeout_s: float) -> None:
-        """Perform *steps* by a thread that goes on where they are not over within *timeout_s*."""
-        self._logins.run(lambda: perform(steps()), timeout_s)
 
     def close(self) -> None:
         """Close all channels but that of the user."""
@@ -245,28 +255,16 @@ class ThreadLink(_Link):
 class AsyncLink(_Link):
     """The link for the tasks of one event loop."""
 
-    _grpc, _seats_class = grpc.aio, AsyncSeats
-    _sleep = staticmethod(asyncio.sleep)
-
-    def __init__(self, options: EtcdStoreOptions, channel: Any) -> None:
-        super().__init__(options, channel)
-        self._logins: set[asyncio.Future[None]] = set()
+    _grpc, _seats_class, _lane_class = grpc.aio, AsyncSeats, AsyncLane
+    _sleep, _perform = staticmethod(asyncio.sleep), staticmethod(aperform)
 
     def send(self, request: Request, timeout_s: float) -> Any:
         """As :meth:`ThreadLink.send`; what this returns is awaited."""
         return aperform(self._asking(request, timeout_s, time.monotonic() + timeout_s))
 
-    async def _apart(self, steps: Callable[[], Exchange[None]], timeout_s: float) -> None:
-        """As :meth:`ThreadLink._apart`, by a task."""
-        task = asyncio.ensure_future(aperform(steps()))
-        task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # nobody may wait for it any more
-        self._logins.add(task)
-        task.add_done_callback(self._logins.discard)
-        async with asyncio.timeout(timeout_s):
-            await asyncio.shield(task)
-
     async def close(self) -> None:
         """As :meth:`ThreadLink.close`."""
+        await self._logins.close()
         await aperform(self._closing())
         await asyncio.sleep(_FAREWELL_S)
 

@@ -13,9 +13,19 @@ import redis.asyncio
 from redis.asyncio.sentinel import SentinelManagedConnection
 from redis.exceptions import InvalidResponse
 
-from dlock_core.kit import AsyncPool, AsyncWatch, News, aperform, connected_socket, in_own_thread, is_ready
+from dlock_core.kit import (
+    AsyncLane,
+    AsyncPool,
+    AsyncWatch,
+    News,
+    aperform,
+    connected_socket,
+    in_own_thread,
+    is_ready,
+    on_async_lane,
+)
 from dlock_redis import _errors as errors
-from dlock_redis._connections import NUDGE, NUDGE_S, Inbox, Node, is_address, subscribing
+from dlock_redis._connections import ALL_MAX, NUDGE, NUDGE_S, PLACE_S, Inbox, Node, is_address, subscribing
 from dlock_redis._resp import Answers, IncompleteError
 from dlock_redis._servers import Locate, Request, Servers, Source
 
@@ -35,7 +45,7 @@ class _AsyncLink(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         # An error is a result too: the loop complains of an exception that an interrupted request never fetches.
         self._answers: asyncio.Future[list[Any] | Exception] | None = None
-        self._reader = Answers(0)
+        self._reader = Answers(1)  # a server that is full says so, and nothing else, before it is asked
         self._nudging: asyncio.TimerHandle | None = None
         self.fit, self._spoilt = True, False
         # Called with all that the server says unasked; with nothing at the end of the connection.
@@ -51,6 +61,8 @@ class _AsyncLink(asyncio.Protocol):
 
     async def ask(self, request: Request, deadline: float) -> list[Any]:
         """As :meth:`_Link.ask`."""
+        if self._spoilt:
+            raise self._ended(None)
         answers: asyncio.Future[list[Any] | Exception] = self._loop.create_future()
         self._answers = answers
         self._reader = Answers(request.answers, request.heard)
@@ -93,8 +105,11 @@ class _AsyncLink(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         """Fail the request under way."""
-        self._fail(self._reader.refusal() or error or ConnectionResetError("the server closed the connection"))
+        self._fail(self._ended(error))
         self.hear(b"")
+
+    def _ended(self, error: Exception | None) -> Exception:
+        return self._reader.refusal() or error or ConnectionResetError("the server closed the connection")
 
     def _fail(self, error: Exception) -> None:
         if self._answers is not None:
@@ -110,8 +125,10 @@ class _AsyncLink(asyncio.Protocol):
         self._transport.abort()
         self._connection._close()  # its disconnect() needs a running task, which a closing loop has not
 
-    def _spoil(self, _: bytes) -> None:
+    def _spoil(self, more: bytes) -> None:
         self._spoilt = True
+        with suppress(IncompleteError, InvalidResponse):
+            self._reader.read(more)
 
 
 def _give_up(answers: asyncio.Future[list[Any] | Exception]) -> None:
@@ -123,11 +140,11 @@ def _settle(answers: asyncio.Future[list[Any] | Exception], result: list[Any] | 
         answers.set_result(result)
 
 
-async def aconnected(source: Source, deadline: float) -> _AsyncLink:
-    """Return a new connection."""
+async def aconnected(source: Source, deadline: float, until: float = 0) -> _AsyncLink:
+    """As :func:`~dlock_redis._connections.connected`."""
     with errors.connecting():
-        timeout_s = deadline - time.monotonic()
-        connection = source.connection(timeout_s)
+        timeout_s = max(deadline, until) - time.monotonic()
+        connection = source.connection(timeout_s, max(deadline - time.monotonic(), PLACE_S))
         made: list[socket.socket] = []
         try:
             async with asyncio.timeout(timeout_s):
@@ -165,7 +182,7 @@ async def _reach(connection: Any, made: list[socket.socket], deadline: float) ->
     if host is None or is_address(host):
         return
     port = arguments.pop("port")
-    connect = partial(connected_socket, (host, port), deadline, socket.socket)
+    connect = partial(connected_socket, (host, port), deadline, socket.socket, least_s=PLACE_S)
     try:
         made.append(await in_own_thread(connect, socket.socket.close))
     except TimeoutError:
@@ -202,12 +219,19 @@ class _AsyncSubscription:
         self._link.close()
 
 
+class _AsyncNode(Node):
+    async def close(self) -> None:
+        await self.lane.close()
+        await super().close()
+
+
 def _node(channel: bytes, source: Source) -> Node:
     async def subscribed() -> _AsyncSubscription:
         return _AsyncSubscription(await aperform(subscribing(aconnected, source, channel)), watch.queues.wake)
 
-    watch = AsyncWatch(News(subscribed, list, errors.FAILURES))
-    return Node.of(AsyncPool, lambda _, deadline: aconnected(source, deadline), watch)
+    lane, watch = AsyncLane(ALL_MAX), AsyncWatch(News(subscribed, list, errors.FAILURES))
+    connect = on_async_lane(lane, partial(aconnected, source), source.unconnected)
+    return _AsyncNode.of(AsyncPool, lane, connect, watch)
 
 
 class AsyncConnections(Servers):

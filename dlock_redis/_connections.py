@@ -15,12 +15,12 @@ import time
 from contextlib import suppress
 from functools import partial
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import redis
 
 from dlock_core.errors import StoreUnavailableError
-from dlock_core.kit import DaemonThread, Lane, News, Pool, Watch, is_idle, perform
+from dlock_core.kit import DaemonThread, Lane, News, Pool, Watch, is_idle, on_lane, perform
 from dlock_redis import _errors as errors
 from dlock_redis._resp import Answers, IncompleteError, answer_in, pack
 from dlock_redis._servers import Locate, Request, Servers, Source
@@ -28,13 +28,16 @@ from dlock_redis._servers import Locate, Request, Servers, Source
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from dlock_core.kit import Exchange
+    from dlock_core.kit import Exchange, Shelf
 
 # Connections to one server at most: for claims and reads, and for renewals and releases.
 _CONNECTIONS_MAX = 16
 _URGENT_MAX = 8
 # And for claims that wait in the server; who finds none free waits by the connection that all share.
 _WAITING_MAX = 4
+ALL_MAX = _CONNECTIONS_MAX + _URGENT_MAX + _WAITING_MAX
+# How long each address of a server, or all Sentinels, may take at least, where the connection is of use after its request, too.
+PLACE_S = 1.0
 # How long subscribing may take, and how soon the end of a store is seen by the thread that listens for it.
 _SUBSCRIBE_S = 10.0
 _LOOK_S = 0.1
@@ -136,16 +139,18 @@ class _Link:
         self._timeout_s = timeout_s
 
 
-def connected(source: Source, deadline: float) -> _Link:
-    """Return a new connection."""
+def connected(source: Source, deadline: float, until: float = 0) -> _Link:
+    """Return a new connection, in time for a request that ends at *deadline*, or later, *until* when it is of use to others."""
     with errors.connecting():
-        places = _places(source)
-        timeout_s = max(deadline - time.monotonic(), 0.001)
-        connection = source.connection(timeout_s, socket_connect_timeout=timeout_s / places)
+        places, until = _places(source), max(deadline, until)
+        timeout_s = max(until - time.monotonic(), 0.001)
+        own_s = deadline - time.monotonic()
+        place_s = min(max(own_s / places, PLACE_S), timeout_s)
+        connection = source.connection(timeout_s, max(own_s, PLACE_S), socket_connect_timeout=place_s)
         try:
             with source.tls.lent(connection):
                 connection.connect()
-            if time.monotonic() >= deadline:
+            if time.monotonic() >= until:
                 raise redis.TimeoutError("connecting took all of the time")
         except BaseException as error:
             connection.disconnect()
@@ -201,16 +206,18 @@ class _Subscription:
 
 
 class Node(NamedTuple):
-    """One server: its connections for what is not urgent, what is, and claims that wait; and the one for waiters."""
+    """One server: its connections for what is not urgent, what is, and claims that wait; the one for waiters; the lane that makes them."""
 
     pools: tuple[Any, Any, Any]
     watch: Any
+    lane: Any
 
     @classmethod
-    def of(cls, pool: type[Any], connect: Callable[[Any, float], Any], watch: Any) -> Node:
-        """Return the node of *watch*, whose pools are of the class *pool*; *connect* makes a connection, as they want it."""
+    def of(cls, pool: type[Any], lane: Any, connect: Callable[[Shelf, float], Any], watch: Any) -> Self:
+        """Return the node of *watch*, whose pools are of the class *pool*; *connect* makes a connection on *lane*, as they want it."""
         urgent = pool(_URGENT_MAX, connect)
-        return cls((pool(_CONNECTIONS_MAX, connect, urgent), urgent, pool(_WAITING_MAX, connect, urgent)), watch)
+        pools = pool(_CONNECTIONS_MAX, connect, urgent), urgent, pool(_WAITING_MAX, connect, urgent)
+        return cls(pools, watch, lane)
 
     def send(self, request: Request, timeout_s: float) -> Any:
         """Send *request* on one of the connections for such."""
@@ -226,19 +233,9 @@ class Node(NamedTuple):
 
 
 def _node(channel: bytes, source: Source) -> Node:
-    lane = Lane(_CONNECTIONS_MAX + _URGENT_MAX + _WAITING_MAX)
-
-    def connect(_: object, deadline: float) -> Any:
-        """Return a new connection by *deadline*: the search for the server's name has no bound of its own."""
-        try:
-            return lane.run(
-                partial(connected, source, deadline), deadline - time.monotonic(), lambda late: late.close()
-            )
-        except TimeoutError as error:
-            raise errors.trouble(source.late(), None, sent=False) from error
-
-    watch = Watch(News(partial(_Subscription, source, channel), list, errors.FAILURES))
-    return Node.of(Pool, connect, watch)
+    lane = Lane(ALL_MAX)  # the search for the server's name has no bound of its own
+    connect = on_lane(lane, partial(connected, source), source.unconnected)
+    return Node.of(Pool, lane, connect, Watch(News(partial(_Subscription, source, channel), list, errors.FAILURES)))
 
 
 class Connections(Servers):

@@ -19,7 +19,7 @@ from redis.sentinel import SentinelConnectionPool
 
 from dlock_core.errors import ConfigurationError, StoreError, StoreUnavailableError
 from dlock_core.kit import BeginsAnew, aperform, leave_behind, perform, watch_forks
-from dlock_redis._errors import TROUBLE, is_misplaced, unsent
+from dlock_redis._errors import TROUBLE, is_misplaced, trouble, unsent
 from dlock_redis._tls import SharedContext
 
 if TYPE_CHECKING:
@@ -92,13 +92,13 @@ class Source(NamedTuple):
     settings: Mapping[str, Any]
     tls: SharedContext
 
-    def connection(self, timeout_s: float, **more: Any) -> Any:
-        """Return a new connection, not yet connected, with *more* settings."""
+    def connection(self, timeout_s: float, asking_s: float, **more: Any) -> Any:
+        """Return a new connection, not yet connected, with *more* settings; Sentinels are asked for its address within *asking_s*."""
         settings = {**self.settings, **_time_out(timeout_s), **more}
         pool = settings.get("connection_pool")  # of a connection that asks Sentinels for its address
         if pool is not None and pool.is_master:
             kind = _AsyncPrimary if inspect.iscoroutinefunction(pool.get_master_address) else _Primary
-            settings["connection_pool"] = kind(pool, timeout_s)
+            settings["connection_pool"] = kind(pool, min(asking_s, timeout_s))
         return self.connection_class(**settings)
 
     def late(self) -> TimeoutError:
@@ -107,6 +107,10 @@ class Source(NamedTuple):
         where = known.get("path") or f"{known.get('host', 'localhost')}:{known.get('port', 6379)}"
         kind = "TLS connection" if "SSL" in self.connection_class.__name__ else "connection"
         return TimeoutError(f"no {kind} to {where if pool is None else repr(pool.service_name)} in time")
+
+    def unconnected(self, _: Exception) -> StoreError:
+        """Return the error of a request that was not sent, since its connection did not come in time."""
+        return trouble(self.late(), None, sent=False)
 
 
 def _time_out(timeout_s: float) -> dict[str, float]:

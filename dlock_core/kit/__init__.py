@@ -13,6 +13,7 @@
 :class:`Backend`                            the object behind an entry point
 :class:`EndpointOptions`                    the options of a store on a cluster of servers
 :class:`Lane`                               threads for calls of a driver that keeps to no time-out; :func:`in_own_thread`: for asyncio
+:class:`AsyncLane`                          tasks for calls that go on where their caller has gone
 :class:`Hearing`                            whether the connection that all requests share is dead, or its server slow
 :class:`DaemonThread`                       a thread whose start an interrupt of the program cannot leave half done
 :class:`DeadlineSocket` and its TLS twin    sockets whose every wait ends at one instant; :func:`connected_socket`: one by a name
@@ -20,6 +21,7 @@
 :class:`Waits`, :class:`Watch` and its twin waiters by key, woken by one stream of news from the server
 :class:`Seats`, :class:`Shelf`              a bounded number of requests at once, and the connections that none of them uses
 :class:`Pool` and its async twin            both together: each connection is lent to one request, and one is kept for renewals
+:func:`on_lane` and its async twin          connections that come too late for their request, and are there for the next one
 :class:`PooledLink` and its async twin      a link that lends each request a :class:`PooledConnection` of its pools
 :func:`mark_of`                             what differs once a file, such as a certificate, was written anew
 :func:`watch_forks`                         for a store that keeps a connection: called before and after each fork of the process
@@ -53,10 +55,18 @@ from dlock_core.kit.exchange import (
 from dlock_core.kit.files import mark_of
 from dlock_core.kit.forks import BeginsAnew, Forkable, leave_behind, watch_forks, watched
 from dlock_core.kit.hearing import Hearing
-from dlock_core.kit.lane import Lane, in_own_thread
+from dlock_core.kit.lane import AsyncLane, Lane, in_own_thread
 from dlock_core.kit.outcome import is_urgent, kept, kept_for_first, matches, outcome, wakes, written
 from dlock_core.kit.pages import pages
-from dlock_core.kit.pooled import AsyncPool, AsyncPooledLink, Pool, PooledConnection, PooledLink
+from dlock_core.kit.pooled import (
+    AsyncPool,
+    AsyncPooledLink,
+    Pool,
+    PooledConnection,
+    PooledLink,
+    on_async_lane,
+    on_lane,
+)
 from dlock_core.kit.quorum import quorum_guarantees
 from dlock_core.kit.readiness import is_idle, is_ready
 from dlock_core.kit.removal import may_be_removed
@@ -71,6 +81,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AsyncExchangeStore",
+    "AsyncLane",
     "AsyncLink",
     "AsyncPool",
     "AsyncPooledLink",
@@ -120,6 +131,8 @@ __all__ = [
     "may_be_removed",
     "meanings",
     "named",
+    "on_async_lane",
+    "on_lane",
     "outcome",
     "packed",
     "pages",

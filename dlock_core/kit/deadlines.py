@@ -15,8 +15,10 @@ if TYPE_CHECKING:
 _S = TypeVar("_S", bound=socket.socket)
 
 
-def connected_socket(address: tuple[str, int], deadline: float, make: Callable[..., _S]) -> _S:
-    """Return a socket of *make* that is connected to *address*: each place that its name stands for has a share of the time.
+def connected_socket(
+    address: tuple[str, int], deadline: float, make: Callable[..., _S], *, least_s: float = 0.001
+) -> _S:
+    """Return a socket of *make* that is connected to *address*: each place that its name stands for has a share of the time, or *least_s*.
 
     The search for the name has a time-out of its own, which nothing can set.
     """
@@ -25,7 +27,7 @@ def connected_socket(address: tuple[str, int], deadline: float, make: Callable[.
         (family, kind, protocol, _, place), *places = places
         found = make(family, kind, protocol)
         try:
-            found.settimeout(max((deadline - time.monotonic()) / (1 + len(places)), 0.001))
+            found.settimeout(max((deadline - time.monotonic()) / (1 + len(places)), least_s))
             found.connect(place)
         except OSError:
             found.close()

@@ -1,4 +1,4 @@
-"""Threads that make calls for callers who never wait beyond their time-out, whatever a call does.
+"""Threads, and tasks, that make calls for callers who never wait beyond their time-out, whatever a call does.
 
 There is no mutex: a signal handler may use a lane while its thread is anywhere in it.
 """
@@ -8,16 +8,19 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
+import time
 from contextlib import suppress
+from contextvars import Context
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dlock_core.engine.process import DaemonThread
 from dlock_core.engine.seats import Seat, Seats
 from dlock_core.errors import StoreUnavailableError
 from dlock_core.kit.forks import BeginsAnew, watch_forks
+from dlock_core.kit.seats import AsyncSeats
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
 _IDLE_S = 2.0
 _T = TypeVar("_T")
@@ -56,7 +59,7 @@ class _Job:
             raise
         if not came:
             if ends or self._turn.acquire(blocking=False):
-                raise StoreUnavailableError(f"no thread was free within {max(timeout_s, 0):.3g} s; nothing was sent")
+                raise _crowded("thread", timeout_s)
             self._leave()
             raise TimeoutError(f"no end of the call within {timeout_s:.3g} s")
         error, self._error = self._error, None
@@ -144,6 +147,51 @@ class Lane(BeginsAnew):
             job.run()
             del job
         self._places.leave(place)
+
+
+class AsyncLane:
+    """As :class:`Lane`, up to *width* tasks of one event loop: a call that nobody waits for any more goes on, until :meth:`close`."""
+
+    def __init__(self, width: int) -> None:
+        self._places = AsyncSeats(width)
+        self._under_way: set[asyncio.Task[Any]] = set()
+
+    async def run(
+        self, call: Callable[[], Coroutine[Any, Any, _T]], timeout_s: float, late: Callable[[_T], object] | None = None
+    ) -> _T:
+        """As :meth:`Lane.run`; what *call* returns is awaited. A caller that is cancelled leaves the answer, too."""
+        until = time.monotonic() + timeout_s
+        if not await self._places.take(timeout_s):
+            raise _crowded("task", timeout_s)
+        task = asyncio.get_running_loop().create_task(call(), context=Context())
+        self._under_way.add(task)
+        task.add_done_callback(self._ended)
+        try:
+            async with asyncio.timeout(until - time.monotonic()):
+                return await asyncio.shield(task)
+        except BaseException as error:
+            caller = asyncio.current_task()
+            if task.cancelled() and not (caller and caller.cancelling()):
+                raise StoreUnavailableError("the store was closed meanwhile; nothing was sent") from error
+            if late is not None:
+                task.add_done_callback(lambda ended: ended.cancelled() or ended.exception() or late(ended.result()))
+            raise
+
+    async def close(self) -> None:
+        """End the calls that are under way."""
+        for task in self._under_way:
+            task.cancel()
+        await asyncio.gather(*self._under_way, return_exceptions=True)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._places.leave()
+        self._under_way.discard(task)
+        if not task.cancelled():
+            task.exception()  # seen, also where nobody waits for it any more
+
+
+def _crowded(what: str, timeout_s: float) -> StoreUnavailableError:
+    return StoreUnavailableError(f"no {what} was free within {max(timeout_s, 0):.3g} s; nothing was sent")
 
 
 async def in_own_thread(call: Callable[[], _T], late: Callable[[_T], object]) -> _T:

@@ -20,13 +20,14 @@ from dlock_core.engine.seats import Seats
 from dlock_core.errors import StoreError, StoreUnavailableError
 from dlock_core.kit.exchange import aperform, perform
 from dlock_core.kit.forks import BeginsAnew, watch_forks
-from dlock_core.kit.lane import Lane, in_own_thread
+from dlock_core.kit.lane import AsyncLane, Lane, in_own_thread
 from dlock_core.kit.seats import AsyncSeats, Shelf
 from dlock_core.store import Connections
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Generator, Iterator
+    from collections.abc import Callable, Collection, Coroutine, Generator, Iterator
 
+_T = TypeVar("_T")
 _SeatsT = TypeVar("_SeatsT", Seats, AsyncSeats)
 
 # A connection is made in this time, whether or not somebody still waits for it.
@@ -60,32 +61,41 @@ class PooledConnection(Protocol):
 
 
 def on_lane(
-    connect: Callable[[float], Any], unconnected: Callable[[Exception], Exception], width: int, made: WeakSet[Any]
+    lane: Lane, connect: Callable[[float, float], Any], unconnected: Callable[[Exception], Exception]
 ) -> Callable[[Shelf, float], Any]:
-    """Return what makes a connection by a deadline, up to *width* at once, and notes it in *made*.
+    """Return what makes a connection by a deadline, by calls of *connect* on the *lane*.
 
-    One that comes too late is put on the shelf, if it is empty.
+    *connect* is called with that deadline, and with a later one: a connection that comes in between is put on the shelf, if it is empty. It
+    raises StoreErrors; where the time is over, the error is that of *unconnected*.
     """
-    lane = Lane(width)
-
-    def make(deadline: float) -> Any:
-        try:
-            connection = connect(deadline)
-        except StoreError:
-            raise
-        except Exception as error:  # a server of another kind may have a driver raise anything; no request was sent
-            raise unconnected(error) from error
-        made.add(connection)
-        return connection
 
     def connected(shelf: Shelf, deadline: float) -> Any:
-        patient = max(deadline, time.monotonic() + _CONNECT_S)
         try:  # what else comes out here is of a signal handler
-            return lane.run(partial(make, patient), deadline - time.monotonic(), shelf.keep_one)
+            return lane.run(_patient(connect, deadline), deadline - time.monotonic(), shelf.keep_one)
         except TimeoutError as error:
             raise unconnected(error) from error
 
     return connected
+
+
+def on_async_lane(
+    lane: AsyncLane,
+    connect: Callable[[float, float], Coroutine[Any, Any, Any]],
+    unconnected: Callable[[Exception], Exception],
+) -> Callable[[Shelf, float], Any]:
+    """As :func:`on_lane`; what *connect* and the connections return is awaited."""
+
+    async def connected(shelf: Shelf, deadline: float) -> Any:
+        try:
+            return await lane.run(_patient(connect, deadline), deadline - time.monotonic(), shelf.keep_one)
+        except TimeoutError as error:
+            raise unconnected(error) from error
+
+    return connected
+
+
+def _patient(connect: Callable[[float, float], _T], deadline: float) -> Callable[[], _T]:
+    return partial(connect, deadline, max(deadline, time.monotonic() + _CONNECT_S))
 
 
 def _crowded() -> StoreUnavailableError:
@@ -262,9 +272,20 @@ class _Link(BeginsAnew):
         for connection in self._made:  # wherever another thread has it: a pool does not know each
             connection.disown()
         self._made = made = WeakSet[Any]()
-        most, urgent = self._sizes
-        for_urgent = self._pool(urgent, on_lane(*self._connecting, urgent, made))
-        self.pools = (self._pool(most, on_lane(*self._connecting, most, made), for_urgent), for_urgent)
+        (connect, unconnected), (most, urgent) = self._connecting, self._sizes
+
+        def make(_: float, until: float) -> Any:
+            try:
+                connection = connect(until)
+            except StoreError:
+                raise
+            except Exception as error:  # a server of another kind may have a driver raise anything; no request was sent
+                raise unconnected(error) from error
+            made.add(connection)
+            return connection
+
+        for_urgent = self._pool(urgent, on_lane(Lane(urgent), make, unconnected))
+        self.pools = (self._pool(most, on_lane(Lane(most), make, unconnected), for_urgent), for_urgent)
 
     def send(self, request: Any, timeout_s: float) -> Any:
         """Send *request* once, on a connection of its own; for asyncio what this returns is awaited."""

@@ -19,10 +19,12 @@ from dlock_conformance.servers import free_port
 
 from dlock_core import StoreUnavailableError, aconnect, connect
 from dlock_redis import AsyncRedisStore, RedisStore
+from tests.core.worlds import eventually
 from tests.deaf import deaf_place, found_at
+from tests.redis.support import Blocking
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Callable, Coroutine
 
 UNKNOWN = "a..b"
 # What a busy machine may add.
@@ -143,3 +145,35 @@ def test_an_address_that_is_dead_leaves_time_for_the_next_one(
         else:
             with connect("redis://db.example", request_timeout=2) as client, client.lock(key, timeout=0) as lease:
                 assert lease.fencing_token
+
+
+def test_a_connection_that_comes_too_late_is_for_the_next_request(
+    monkeypatch: pytest.MonkeyPatch, url: str, key: str, open_store: Callable[..., Any]
+) -> None:
+    """Where connecting takes longer than a request of a short lease may, no request ever had a connection."""
+    found, searched = threading.Event(), threading.Event()
+    place = found_at(("127.0.0.1", urlsplit(url).port or 6379))
+
+    def search(*_: object, **__: object) -> list[tuple[Any, ...]]:
+        searched.set()
+        assert found.wait(10)
+        return place
+
+    monkeypatch.setattr(socket, "getaddrinfo", search)
+    store = open_store("redis://db.example")
+    with pytest.raises(StoreUnavailableError, match=r"no connection to db\.example:6379 in time"):
+        store.read(key, timeout_s=0.1)
+    assert searched.wait(10)
+    found.set()
+    eventually(lambda: _idle(store) == 1)
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: pytest.fail("there is a connection"))
+
+    assert store.read(key, timeout_s=10) is None
+
+
+def _idle(store: Any) -> int:
+    """Return how many connections no request uses, after a turn of the store's event loop, if it has one."""
+    if isinstance(store, Blocking):
+        store.run(asyncio.sleep(0))
+    idle: int = store.connections.idle
+    return idle
