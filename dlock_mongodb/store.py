@@ -277,11 +277,16 @@ def _client(make: Any, options: MongoDBStoreOptions) -> Any:
     if options.url is None:
         raise ConfigurationError("the MongoDB store has no URL; give it one, or a client of your own")
     url = options.url.get_secret_value()
+    said, usual = url.lower(), {}
     # A mongodb+srv URL is looked up by name servers first, for as long as a connection may take.
-    limits = {} if "connecttimeoutms" in url.lower() else {"connectTimeoutMS": _CONNECT_MS}
+    if "connecttimeoutms" not in said:
+        usual["connectTimeoutMS"] = _CONNECT_MS
+    # The driver makes these beside the requests: where connecting takes longer than a request of a short lease may, none ever had one.
+    if "poolsize" not in said:
+        usual["minPoolSize"] = _RESERVED_CONNECTIONS
     try:
         # With retries of reads or writes on, the driver would also send a refused command again.
-        return make(url, retryReads=False, retryWrites=False, **limits)
+        return make(url, retryReads=False, retryWrites=False, **usual)
     except (PyMongoError, ValueError, TypeError) as error:
         problem = error_of(error, None, writes=False)
         if isinstance(problem, StoreUnavailableError):

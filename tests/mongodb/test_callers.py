@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from inspect import isawaitable
 from typing import Any
 
 import pymongo
 import pytest
+from pydantic import SecretStr
 from pymongo.client_session import ClientSession
 from pymongo.errors import InvalidOperation
 
+from dlock_core.errors import StoreUnavailableError
 from dlock_core.store import Release
-from dlock_mongodb import MongoDBStore
+from dlock_mongodb import AsyncMongoDBStore, MongoDBStore
 from dlock_mongodb.options import MongoDBStoreOptions
-from tests.mongodb.support import TIMEOUT_S, Opener, any_claim, freed
+from tests.core.worlds import PATIENCE_S
+from tests.mongodb.support import COLLECTION, DATABASE, TIMEOUT_S, Opener, any_claim, freed
 
 
 def _within(opener: Opener, way: str, client: Any, call: Callable[[Any], Any], store: Any) -> Any:
@@ -67,3 +74,37 @@ def test_a_store_of_a_url_closes_its_client() -> None:
 
     with pytest.raises(InvalidOperation, match="after close"):
         store._link.client.admin.command("ping")
+
+
+@pytest.mark.usefixtures("raw")
+@pytest.mark.parametrize("kind", [MongoDBStore, AsyncMongoDBStore])
+def test_a_server_that_takes_longer_to_connect_to_than_a_request_may_take_is_asked_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, url: str, key: str, kind: Any
+) -> None:
+    """The driver gives up a connection with the request that it was begun for: a short lease was never granted."""
+    search = socket.getaddrinfo
+
+    def slow(*arguments: Any, **options: Any) -> Any:
+        time.sleep(0.4)  # the fault itself
+        return search(*arguments, **options)
+
+    async def asked(call: Callable[[], Any]) -> bool:
+        try:
+            came = call()
+            return (await came if isawaitable(came) else came) is None
+        except StoreUnavailableError:
+            return False
+
+    async def scene() -> None:
+        store = kind.opened(MongoDBStoreOptions(url=SecretStr(url), database=DATABASE, collection=COLLECTION))
+        until = time.monotonic() + PATIENCE_S
+        try:
+            while not await asked(lambda: store.read(key, timeout_s=0.3)):
+                assert time.monotonic() < until
+        finally:
+            closed = store.close()
+            if closed is not None:
+                await closed
+
+    monkeypatch.setattr(socket, "getaddrinfo", slow)
+    asyncio.run(scene())
