@@ -22,12 +22,13 @@ __all__ = ["Health", "health_of"]
 class Health:
     """What a client knows of its own locks, without asking the store. All durations are in seconds.
 
-    *renewal_late* is by how much the renewal that is most overdue is late; a healthy client stays below a second. *remaining* is the least
-    time that any lock still has if no renewal comes, infinite without locks. *at_risk* are the keys whose last renewal failed. *unresolved*
-    counts the releases and clean-ups that the store has not acknowledged. *last_error* is what the store, or its driver, said when a
-    request last failed, and *last_error_age* how long ago that was; errors of long ago stay. *connections* counts those that carry a
-    request (``busy``), the other open ones (``idle``) and those that there may be (``limit``): where all are busy, requests queue. It is
-    None where the driver keeps its connections to itself, or none are needed.
+    *renewal_late* is by how much the renewal that is most overdue is late; a healthy client stays below a second. *remaining* is the
+    least time that any lock still has if no renewal comes, infinite without locks. *at_risk* are the keys whose last renewal failed.
+    *unresolved* counts the releases and clean-ups that the store has not acknowledged; an acquire that was cancelled while its claim was
+    under way is one of them, for a lease at most. *last_error* is what the store, or its driver, said when a request last failed, and
+    *last_error_age* how long ago that was; errors of long ago stay. *connections* counts those that carry a request (``busy``), the other
+    open ones (``idle``) and those that there may be (``limit``): where all are busy, requests queue. It is None where the driver keeps
+    its connections to itself, or none are needed.
     """
 
     held: int
