@@ -370,7 +370,7 @@ class SqliteFile:
         if is_missing and self._identity is not None:
             return self._misfit(_GONE)
         if is_missing and not os.path.isdir(directory):
-            return self._misfit(f"there is no directory {directory!r}; make it: mkdir -p {directory}")
+            return self._misfit(f"its directory is not there; make it: mkdir -p {directory!r}")
         if is_missing:
             return self._misfit(
                 f"it cannot be made there ({what}): the file system of {directory!r} takes no files; give a path on a disk"

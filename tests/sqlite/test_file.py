@@ -169,9 +169,9 @@ class TestFile:
             read(again)
 
     def test_a_missing_directory_is_named(self, tmp_path: Path, open_store: Callable[..., SqliteStore]) -> None:
-        """The message has the command that makes the directory."""
-        with pytest.raises(StoreSetupError, match=f"mkdir -p {tmp_path}/no/where"):
-            take(open_store(tmp_path / "no" / "where" / "locks.db"))
+        """The message has the command that makes the directory, for a shell: a blank does not end its name."""
+        with pytest.raises(StoreSetupError, match=f"mkdir -p '{tmp_path}/no where'"):
+            take(open_store(tmp_path / "no where" / "locks.db"))
 
     def test_a_directory_is_no_file(self, tmp_path: Path, open_store: Callable[..., SqliteStore]) -> None:
         """A path that is something else is refused."""

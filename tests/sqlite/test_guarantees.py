@@ -126,7 +126,7 @@ class TestGuarantees:
         denied = dlock("doctor", "--url", f"sqlite:///{tmp_path}/locks.db")
 
         assert (code, denied[0]) == (69, 69)
-        assert f"mkdir -p {tmp_path}/no" in err
+        assert f"mkdir -p '{tmp_path}/no" in err
         assert f"it cannot be made; give this user the right to enter the directory '{tmp_path}'" in denied[2]
 
     def test_store_that_makes_nothing_refuses_its_verbs(self, path: Path, store: SqliteStore) -> None:
