@@ -171,8 +171,9 @@ def unresolved_error(state: LeaseState) -> OutcomeUnknownError:
     writes = [sent.rvn for sent in getattr(state, "pending", ())]
     rvns = [state.version.rvn, *writes] if isinstance(state, Releasing) else writes
     token = state.version.fencing_token if isinstance(state, Releasing) else "unknown"
+    key = shared_key(state.terms.key)
     return OutcomeUnknownError(
-        f"lock {shared_key(state.terms.key)!r} has no lease, and it is not known whether it was released (token {token}, record version "
-        f"{', '.join(rvns)}); look with 'dlock show {shared_key(state.terms.key)}', and free it with 'dlock break'",
-        key=shared_key(state.terms.key),
+        f"lock {key!r} has no lease, and it is not known whether it was released (token {token}, record version {', '.join(rvns)}); look "
+        "with 'dlock show', and free it with 'dlock break'",
+        key=key,
     )
