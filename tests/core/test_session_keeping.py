@@ -48,6 +48,21 @@ async def test_session_is_opened_in_the_time_of_a_renewal_and_keeps_locks_that_w
 
 
 @both_colours
+async def test_session_that_could_not_be_opened_is_cleaned_up(world: World) -> None:
+    """Nobody knows whether it is there until a look tells; then it is given back."""
+    async with world.client(lease_duration=12, renewal="session") as client, client.lock("k") as lease:
+        world.store.lose_reply("claim")
+        world.store.fail("read", 3)
+        await world.live(3)
+        assert client.health().unresolved == 1
+        await world.live(12)
+
+        assert client.health().unresolved == 0
+        assert sum(record.held for record in sessions_of(world).values()) == 1
+        assert lease.is_valid
+
+
+@both_colours
 async def test_client_has_a_few_sessions_at_most(world: World) -> None:
     """Locks for which there is none have leases of their own."""
     async with world.client(**KEEPS) as client:
