@@ -119,7 +119,7 @@ class Keeper(Errand):
     def end_if_empty(self, now: int) -> None:
         """Let the session go that has kept no lock since the beat before: a new one was opened for locks that are about to be moved."""
         self._empty_beats = 0 if self.kept or now < self._leaves_at else self._empty_beats + 1
-        self._closed = self._closed or self._empty_beats > 1
+        self._closed = self._empty_beats > 1
 
     def loss_reason(self) -> LossReason:
         """Why a lock is lost that this session has kept."""
@@ -199,7 +199,6 @@ class Keepers:
         keeper = session.keeps
         assert keeper is not None  # asked for sessions only
         if type(session.state) is not Held:
-            keeper._closed = True
             self._driver.settle(session)
             return
         if keeper not in self._keepers:
