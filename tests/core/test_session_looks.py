@@ -100,6 +100,15 @@ def test_each_attempt_looks_once_and_all_of_them_eight_times_in_a_lease() -> Non
     assert engine.timeouts_s[0] == timings().acquire_timeout_ns / SECOND
 
 
+def test_next_look_is_due_at_whichever_session_comes_first() -> None:
+    """The place of who had a short lease is free long before another's would be."""
+    engine, long = OneSession(ALIVE), REF._replace(key="long", lease_ms=10 * LEASE_MS)
+    for ref in (long, REF):
+        assert not engine.is_over(ref)
+
+    assert engine.known.due_at((long, REF)) == engine.at + LEASE_MS * 1_000_000 // 8
+
+
 def test_session_that_is_over_is_over_for_ever() -> None:
     """A grant that has ended does not come back: it is not looked at again."""
     engine = OneSession(GONE)
