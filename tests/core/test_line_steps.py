@@ -64,3 +64,4 @@ async def test_first_in_line_is_told_of_no_release_but_that_which_it_waits_for(w
         lines.note_release(cast("Any", holder))
         await world.settle()
         assert pausing.done()
+        assert not lines._lines["k"]._pauses

@@ -114,7 +114,9 @@ async def test_keys_of_sessions_are_few_and_have_the_prefix(world: World) -> Non
 @both_colours
 @pytest.mark.parametrize("noted", [True, False])
 @pytest.mark.parametrize("handed_out", [True, False])
-async def test_lock_that_nobody_has_in_hand_ends_under_its_session(world: World, noted: bool, handed_out: bool) -> None:
+async def test_lock_that_nobody_has_in_hand_ends_under_its_session(
+    world: World, noted: bool, handed_out: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     """A dropped one a lease later, and one that no caller has ever had at once; where its parting went unnoted, an audit sees it."""
     async with world.client(**KEEPS, audit_period=10) as client:
         kept, lease = await moved(world, client, "kept", "k")
@@ -131,6 +133,7 @@ async def test_lock_that_nobody_has_in_hand_ends_under_its_session(world: World,
         await world.live(14)
         assert not world.space.records["k"].held
         assert kept.is_valid
+    assert "failed" not in caplog.text
 
 
 @both_colours
