@@ -9,7 +9,7 @@ from unittest.mock import AsyncMock
 
 import pytest
 
-from dlock_core import AcquireTimeoutError, State, StoreUnavailableError
+from dlock_core import AcquireTimeoutError, LeaseStateError, State, StoreUnavailableError
 from dlock_core.members import Wish, join, session_key
 from dlock_core.memory import MemoryStore
 from dlock_core.record import LockRecord, SessionRef
@@ -245,3 +245,18 @@ async def test_wait_goes_on_over_failures_between_which_the_store_answers(world:
             await world.live(11)
         await reads.release()
         assert (await lived(world, waits, 5)).is_valid
+
+
+@both_colours
+async def test_writer_that_reads_itself_is_refused_though_others_read_as_well(world: World) -> None:
+    """It would wait for its own thread or task, whenever the others leave."""
+    async with world.client() as a, world.client() as b:
+        other = await b.acquire("k", mode="read")
+
+        async def nested() -> None:
+            async with a.read_lock("k"):
+                await a.acquire("k", mode="write", timeout=60)
+
+        with pytest.raises(LeaseStateError, match="would wait for itself for ever"):
+            await lived(world, world.spawn(nested()), 5)
+        assert other.is_valid
