@@ -207,8 +207,11 @@ async def test_lock_all_whose_key_was_lost_as_the_time_ran_out_is_a_timeout(worl
             async with client.lock_all(["a", "z"], timeout=5):
                 pytest.fail("entered")
 
-        assert isinstance(caught.value.__cause__, LockLostError)
-        assert not caught.value.outcome_unknown
+        error = caught.value
+        assert isinstance(error.__cause__, LockLostError)
+        assert (error.key, error.timeout, error.outcome_unknown) == ("a", 6.0, False)
+        assert error.holder is not None
+        assert error.holder.owner == "thief"
         assert {record.key: record.state.value async for record in other.scan()} == {"a": "held", "z": "free"}
 
 
