@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
@@ -27,12 +28,19 @@ LONG_S = 30.0
 
 
 class Store(AsyncMemoryStore):
-    """Notes who waits, and writes over no record while it *refuses* to."""
+    """Notes who waits, and writes over no record while it *refuses* to; says that it *queues*, where it is told so."""
+
+    queues = False
 
     def __init__(self, space: MemorySpace, waits: asyncio.Semaphore) -> None:
         super().__init__(space)
         self.waits, self.count = waits, 0
         self.refuses = False
+
+    async def read(self, key: str, *, timeout_s: float) -> LockRecord | None:
+        """Show how many wait, as a store with a queue does."""
+        record = await super().read(key, timeout_s=timeout_s)
+        return replace(record, waiters=1) if record is not None and self.queues else record
 
     async def wait(self, record: LockRecord, *, ticket: str, timeout_s: float) -> None:
         """Wait as the memory store does."""
@@ -205,6 +213,15 @@ async def test_who_is_woken_for_nothing_looks_more_slowly(clients: Clients) -> N
     pauses = await pauses_of(clients, 9, permits=1)
 
     assert [0.5 * most <= pause <= most for most, pause in zip((1, 2, 4, 1, 2, 4), pauses, strict=True)] == [True] * 6
+
+
+@with_clients
+async def test_who_is_woken_by_a_store_with_a_queue_looks_at_once(clients: Clients) -> None:
+    """It wakes one of all clients, and no herd."""
+    await clients.holding(permits=1)
+
+    with patch.object(Store, "queues", new=True):
+        assert await pauses_of(clients, 9, permits=1) == []
 
 
 @with_clients
