@@ -126,7 +126,7 @@ async def test_change_of_mode_that_may_come_late(
             raise errors.pop() if errors else later("it may arrive yet, or does not", key="k")
 
     store = world.hooked_store(lose)
-    async with world.client(store, lease_duration=10, request_timeout=1) as a, world.client(lease_duration=10) as b:
+    async with world.client(store, lease_duration=40, request_timeout=1) as a, world.client(lease_duration=10) as b:
         old = await a.acquire("k", mode=mode)
         changing = world.spawn(old.try_upgrade() if mode == "read" else old.downgrade())
         with pytest.raises(later):
