@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _DAY_S, _MONTH_S = 86_400, 730 * 3_600  # a month of 730 hours, as bills have it
 _MILLION = 1_000_000
+_MOST = 1e15  # a number above it is a slip, and may be too large to multiply
 _PRICES = ("request", "read_unit", "write_unit")
 # Of a million, on demand, in us-east-1, Standard table class; https://aws.amazon.com/dynamodb/pricing/on-demand/ since 1 November 2024.
 _DEFAULT: dict[str, dict[str, Any]] = {
@@ -91,7 +92,7 @@ def _parsed(workload: str) -> tuple[dict[str, float], float | None]:
             number = float(text)
         except (ValueError, click.BadParameter):
             number = -1.0
-        if name not in counts or not 0 <= number < float("inf"):
+        if name not in counts or not 0 <= number <= _MOST:
             raise ConfigurationError(
                 f"--cost cannot read {part!r}; write it as locks=1000,lease=30s,waiters=5,cycles=200"
             )
@@ -111,7 +112,9 @@ def _table(store: str, prices: str | None) -> dict[str, Any]:
         not isinstance(table, dict)
         or not table
         or not table.keys() <= known
-        or not all(isinstance(table.get(name, 0), (int, float)) and table.get(name, 0) >= 0 for name in _PRICES)
+        or not all(
+            isinstance(table.get(name, 0), (int, float)) and 0 <= table.get(name, 0) <= _MOST for name in _PRICES
+        )
     ):
         example = '{"currency": "USD", "request": 0, "read_unit": 0.125, "write_unit": 0.625}'
         raise ConfigurationError(f"{prices!r} is no table of prices of a million each, such as {example}")

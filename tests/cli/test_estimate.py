@@ -57,7 +57,8 @@ def test_dynamodb_has_prices_by_default(dlock: Command, url: str, monkeypatch: p
 
 
 @pytest.mark.parametrize(
-    "workload", ["", "locks", "locks=many", "locks=-1", "locks=inf", "leases=1", "lease=soon", "locks=1;waiters=1"]
+    "workload",
+    ["", "locks", "locks=many", "locks=-1", "locks=inf", "locks=1e308", "leases=1", "lease=soon", "locks=1;waiters=1"],
 )
 def test_workload_that_cannot_be_read_is_told_in_one_line(dlock: Command, url: str, workload: str) -> None:
     """With an example."""
@@ -68,7 +69,12 @@ def test_workload_that_cannot_be_read_is_told_in_one_line(dlock: Command, url: s
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", "{}", '{"write_unit": "dear"}', '{"write_unit": -1}', '{"writes": 1}', "write_unit = 1"]
+    "text",
+    [
+        *("", "[]", "{}", "write_unit = 1"),
+        *(f'{{"write_unit": {price}}}' for price in ('"dear"', "-1", "1e308", "Infinity")),
+        '{"writes": 1}',
+    ],
 )
 def test_prices_that_are_none_are_told_in_one_line(dlock: Command, url: str, tmp_path: Path, text: str) -> None:
     """With the name of the file."""
