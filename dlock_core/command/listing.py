@@ -63,9 +63,9 @@ def look_up(client: LockClient, prefix: str, *, everything: bool) -> Look:
     try:
         for listed in client.scan(prefix):
             if listed.held or everything:
-                record, age_ms = aged(client, listed.key, listed)
-                if record is not None:
-                    records.append((record, age_ms))
+                found = aged(client, listed.key, listed)
+                if found is not None and (found[0].held or everything):
+                    records.append(found)
     except RecordError as error:
         foreign = _incomplete(error)
     sessions = {record.session.key for record, _ in records if record.session is not None}
@@ -160,12 +160,12 @@ def lease_left(record: LockRecord, age_ms: int | None, beat: Aged | None = None)
     return "over, with its session" if beat is None else f"{lease_left(*beat)}, of its session"
 
 
-def aged(client: LockClient, key: str, listed: LockRecord | None = None) -> tuple[LockRecord | None, int | None]:
+def aged(client: LockClient, key: str, listed: LockRecord | None = None) -> Aged | None:
     """Return the record under *key* and its age in ms, by the store's clock; without such a clock *listed*, or what a read shows."""
     if listed is not None and Capability.SERVER_CLOCK not in client._store.capabilities:
         return listed, None
     read = read_aged(client, client._context.full_key(key))
-    return (None, None) if read is None else (client._context.strip(read[0]), read[1])
+    return None if read is None else (client._context.strip(read[0]), read[1])
 
 
 def read_aged(client: LockClient, full_key: str) -> Aged | None:

@@ -94,7 +94,7 @@ def _member_in_words(member: dict[str, Any]) -> str:
 def show(key: str, output: str, **given: Any) -> int:
     """Show what is stored under KEY. A record that says 'held' may be a dead holder's: only time tells."""
     with standing_store(client_options(**given)) as client:
-        record, age_ms = aged(client, key)
+        record, age_ms = aged(client, key) or (None, None)
         seen = None if record is None else record_facts(record, age_ms)
         if seen is not None and seen["members"] is not None:
             seen["members"] = _with_owners(client, seen["members"])

@@ -6,15 +6,20 @@ import json
 import os
 import pty
 import re
+from typing import TYPE_CHECKING
 
 import pytest
 
-from dlock_core import LockClient
 from dlock_core.command.top import Board
 from dlock_core.errors import StoreUnavailableError
 from dlock_core.testing import FakeClock, FaultyStore
 from tests.cli.operator_support import Command
 from tests.cli.support import PATIENCE_S, Shell
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from dlock_core import LockClient, LockRecord
 
 
 def test_a_pipe_has_one_look_as_of_ls(dlock: Command, client: LockClient) -> None:
@@ -61,6 +66,23 @@ def test_renewals_are_counted_under_one_grant() -> None:
 
     assert counts == [0, 1, 2, 0, 1]
     assert (headings[0], headings[-1], row[0], row[-1]) == ("KEY", "RENEWALS", "k", 1)
+
+
+def test_a_lock_that_is_released_while_the_store_is_looked_at_is_not_held(
+    client: LockClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its age is asked for after the list was."""
+    lease, scan = client.acquire("k"), client.scan
+
+    def scan_then_release(prefix: str) -> Iterator[LockRecord]:
+        yield from scan(prefix)
+        lease.release()
+
+    monkeypatch.setattr(client, "scan", lambda prefix: [*scan_then_release(prefix)])
+    board = Board(client, "")
+    board.look()
+
+    assert board.seen.records == []
 
 
 def test_a_shared_lock_has_the_renewals_and_leases_of_its_members() -> None:
