@@ -102,7 +102,7 @@ def _parsed(workload: str) -> tuple[dict[str, float], float | None]:
 
 def _table(store: str, prices: str | None) -> dict[str, Any]:
     if prices is None:
-        return _DEFAULT.get(store.lower(), {})
+        return _DEFAULT.get(store, {})
     try:
         table: Any = json.loads(Path(prices).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

@@ -74,9 +74,7 @@ def look_up(client: LockClient, prefix: str, *, everything: bool) -> Look:
 
 
 def _incomplete(error: RecordError) -> RecordError:
-    told = RecordError(f"{error}; the list is NOT complete: it has what could be read", key=error.key)
-    told.__cause__ = error
-    return told
+    return RecordError(f"{error}; the list is NOT complete: it has what could be read")
 
 
 def print_sessions(client: LockClient, prefix: str, output: str) -> None:
@@ -85,9 +83,9 @@ def print_sessions(client: LockClient, prefix: str, output: str) -> None:
     context = client._context
     try:
         for record in client._store.scan(context.full_prefix(""), timeout_s=context.store_timeout_s()):
-            if RESERVED in record.key and record.held:
+            if RESERVED in record.key:
                 keys.append(record.key)
-            elif record.held and record.key.startswith(context.full_prefix(prefix)):
+            elif record.key.startswith(context.full_prefix(prefix)):
                 keeps.update(ref.key for ref in _sessions_of(record))
     except RecordError as error:
         foreign = _incomplete(error)
@@ -147,15 +145,15 @@ def state_in_words(record: LockRecord) -> str:
 def standing(ref: SessionRef, session: Aged | None) -> Aged | None:
     """Return *session* if it is the one that *ref* names, and goes on."""
     # A break raises the token of the session, too; nobody gets what it keeps before the end of its lease.
-    stands = session is not None and (session[0].fencing_token == ref.fencing_token or session[0].broken)
-    return session if stands and session is not None and session[0].held else None
+    stands = session and session[0].held and (session[0].fencing_token == ref.fencing_token or session[0].broken)
+    return session if stands else None
 
 
 def lease_left(record: LockRecord, age_ms: int | None, beat: Aged | None = None) -> str:
     """Say what is left of the lease of *record*, or of that of the session that keeps it: *beat*, None where it is over."""
     if is_quarantined(record):
         return f"quarantined, {lease_in_words(record, age_ms)}"
-    if record.session is None or not record.held:
+    if record.session is None:
         return lease_in_words(record, age_ms)
     return "over, with its session" if beat is None else f"{lease_left(*beat)}, of its session"
 

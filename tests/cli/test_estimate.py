@@ -35,11 +35,31 @@ def test_prices_are_those_of_the_file(dlock: Command, url: str, tmp_path: Path) 
     prices = tmp_path / "prices.json"
     prices.write_text('{"currency": "EUR", "request": 1, "write_unit": 2}')
 
-    found = asked(dlock, "--cost", "locks=1000,lease=60", "--prices", str(prices))
+    found = asked(dlock, "--cost", "locks=1000,lease=60,waiters=5,cycles=20000", "--prices", str(prices))
     code, out, _ = dlock("doctor", "--cost", "locks=1000,lease=60", "--prices", str(prices))
 
-    assert found["money_a_month"] == round(found["renewals_a_month"] * 3 / 1e6, 2)
+    written = found["renewals_a_month"] + found["acquires_and_releases_a_month"]
+    assert found["money_a_month"] == pytest.approx((written * 3 + found["polls_a_month"]) / 1e6, abs=0.01)
     assert (code, f"525.60 EUR a month ({prices})" in out) == (0, True)
+
+
+def test_prices_may_say_where_they_come_from_and_need_no_currency(dlock: Command, url: str, tmp_path: Path) -> None:
+    """Nothing costs nothing, which is a price, too."""
+    prices = tmp_path / "prices.json"
+    prices.write_text('{"source": "the contract", "write_unit": 2}')
+
+    found = asked(dlock, "--cost", "locks=0", "--prices", str(prices))
+    out = dlock("doctor", "--cost", "locks=0", "--prices", str(prices))[1]
+
+    assert (found["money_a_month"], found["currency"], found["prices"]) == (0, "", "the contract")
+    assert "money               0.00  a month (the contract)\n" in out
+
+
+def test_lease_is_by_default_that_of_the_options(dlock: Command, url: str) -> None:
+    """A waiter whom no store wakes looks more often."""
+    found = asked(dlock, "--cost", "waiters=1", "--url", f"{url}?lease_duration=5")
+
+    assert found["lease_s"] == 5
 
 
 def test_dynamodb_has_prices_by_default(dlock: Command, url: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,11 +68,12 @@ def test_renewals_are_counted_under_one_grant() -> None:
     assert (headings[0], headings[-1], row[0], row[-1]) == ("KEY", "RENEWALS", "k", 1)
 
 
+@pytest.mark.parametrize("hidden", [False, True])
 def test_a_lock_that_is_released_while_the_store_is_looked_at_is_not_held(
-    client: LockClient, monkeypatch: pytest.MonkeyPatch
+    client: LockClient, monkeypatch: pytest.MonkeyPatch, hidden: bool
 ) -> None:
     """Its age is asked for after the list was."""
-    lease, scan = client.acquire("k"), client.scan
+    lease, scan = client.acquire("k", delete_on_release=hidden), client.scan
 
     def scan_then_release(prefix: str) -> Iterator[LockRecord]:
         yield from scan(prefix)
