@@ -109,20 +109,14 @@ class Child:
     def start(self, environment: Mapping[str, str]) -> None:
         """Have it become the command, with *environment* put over what it inherited; ``exec_error`` then tells the errno, or closes."""
         self.offer_terminal()
-        order = json.dumps(dict(environment)).encode()
-        with suppress(BrokenPipeError):  # it was killed: its status will tell
-            while order:
-                order = order[os.write(self._start, order) :]
-        os.close(self._start)
-        self._start = -1
+        start, self._start = self._start, -1
+        with suppress(BrokenPipeError), os.fdopen(start, "wb") as order:  # it was killed: its status will tell
+            order.write(json.dumps(dict(environment)).encode())
 
     def dismiss(self) -> None:
         """End it if it was not started; what was open for it is closed, since an election has many."""
         if self._start >= 0:
             os.close(self._start)
-            self._start = -1
-            with suppress(ChildProcessError):  # it was killed before, which changes() has told
-                os.waitpid(self.pid, 0)
         os.close(self.exec_error)
 
     def changes(self) -> Iterator[int]:
@@ -154,7 +148,7 @@ class Child:
         """
         suspended, self._suspended = self._suspended, False
         if number in _WANT_TERMINAL:
-            if self.has_terminal or not self.give_terminal():
+            if not self.give_terminal():
                 return True
             self.signal(signal.SIGCONT)
             return False
@@ -177,16 +171,10 @@ class Child:
 
     def take_terminal(self) -> None:
         """Take the foreground back, if the command had it."""
-        if not self.has_terminal:
-            return
-        self.has_terminal = False
-        # From the background this raises SIGTTOU, whose default is to stop us.
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTOU})
-        try:
+        if self.has_terminal:
+            self.has_terminal = False
             with suppress(OSError), _TERMINAL.open("rb", buffering=0) as terminal:
                 os.tcsetpgrp(terminal.fileno(), os.getpgrp())
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def end_by_interrupt(*, group: bool) -> None:
@@ -195,7 +183,7 @@ def end_by_interrupt(*, group: bool) -> None:
     A script or a loop of the shell goes on after a mere exit code. Returns elsewhere, and in a container's first process.
     """
     with suppress(OSError):
-        if os.isatty(_STDIN) and os.tcgetpgrp(_STDIN) == os.getpgrp():
+        if os.tcgetpgrp(_STDIN) == os.getpgrp():
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
             os.killpg(os.getpgrp(), signal.SIGINT) if group else os.kill(os.getpid(), signal.SIGINT)
@@ -309,9 +297,7 @@ class Guard:
 
     def dismiss(self) -> None:
         """End the guard; the command is over."""
-        self.look()
-        with suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGKILL)
+        os.kill(self.pid, signal.SIGKILL)
         os.waitpid(self.pid, 0)
         os.close(self._orders)
         os.close(self.acts)

@@ -92,7 +92,7 @@ def hold(
     try:
         guard = Guard(child, grace_s=request.grace)
         try:
-            # The command's group may hold the terminal: writing to it from behind must not stop us.
+            # The command's group may hold the terminal: writing to it from behind, or taking it back, must not stop us.
             signal.signal(signal.SIGTTOU, signal.SIG_IGN)
             run = (make or Run)(request, options, say, child, guard, progress)
             with whole_commands(options):

@@ -208,6 +208,27 @@ def test_a_broken_lock_ends_the_child(shell: Shell, options: list[str]) -> None:
     assert "was lost: an operator broke it; exit code 76" in err
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="the command is found in /proc")
+@pytest.mark.parametrize("by", ["dlock", "its guard"])
+def test_a_command_that_is_stopped_is_asked_to_end_too(shell: Shell, by: str) -> None:
+    """It is continued, or it could not hear that."""
+    process = shell.holding(
+        "--lease", "1", script="trap 'echo asked; exit' TERM; echo armed; while :; do sleep 0.05; done"
+    )
+    assert line(process.stdout) == "armed"
+    [child, _] = map(int, Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split())
+
+    os.kill(child, signal.SIGSTOP)
+    if by == "dlock":
+        assert shell.run("break", "k", "--token", "1", "--now").returncode == 0
+    else:
+        process.send_signal(signal.SIGSTOP)
+
+    assert line(process.stdout) == "asked"
+    process.send_signal(signal.SIGCONT)
+    assert finish(process)[0] == 76
+
+
 def test_one_broken_lock_of_several_ends_the_child(shell: Shell) -> None:
     """The others that it holds are still valid, and protect nothing of what that one did."""
     script = "trap 'exit 5' TERM; echo armed; while :; do sleep 0.05; done"

@@ -98,6 +98,21 @@ def test_a_signal_to_all_processes_while_waiting_abandons_the_wait(shell: Shell)
     assert finish_with_line(holder) == 0
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="finds the process in /proc")
+def test_child_that_is_killed_while_dlock_waits_is_told_by_the_code(shell: Shell) -> None:
+    """As where the system runs out of memory: the lock is had, and nothing can be run under it."""
+    holder = shell.holding()
+    waiter = shell.waiting()
+    os.kill(children(waiter.pid)[0], signal.SIGKILL)
+
+    assert finish_with_line(holder) == 0
+
+    code, out, err = finish(waiter)
+    assert (code, out) == (128 + signal.SIGKILL, "")
+    assert "Traceback" not in err
+    assert not shell.held()
+
+
 @each_signal
 @pytest.mark.parametrize("phase", ["before the start", "after the start"])
 def test_a_signal_while_the_child_starts_reaches_it(shell: Shell, phase: str, number: signal.Signals) -> None:

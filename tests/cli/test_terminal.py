@@ -94,6 +94,29 @@ def test_the_command_has_the_terminal(terminal: Terminal) -> None:
     terminal.expect(r"code 0\r\n")
 
 
+def test_the_command_stands_in_the_foreground_from_its_start(terminal: Terminal) -> None:
+    """A program that has windows, or a shell, asks for that before it reads."""
+    asks = "import os; print('fore' if os.tcgetpgrp(0) == os.getpgrp() else 'back', 'ground')"
+    terminal.type(f'{RUN} k -- {sys.executable} -c "{asks}"\n')
+
+    assert "fore ground" in terminal.expect(r"(fore|back) ground\r\n")
+
+
+def test_a_job_that_goes_on_in_the_background_leaves_the_terminal_to_the_shell(terminal: Terminal) -> None:
+    """To the end of its command, and beyond."""
+    terminal.type(f"set -b; {RUN} --lease 60 k -- sh -c 'echo armed; while ! test -e go; do sleep 0.05; done'\n")
+    terminal.expect(r"armed\r\n")
+    terminal.type("\x1a")
+    terminal.expect(r"Stopped[^\n]*\n")
+
+    terminal.type("bg; touch go\n")
+    terminal.expect(r"Done[^\n]*\n")
+
+    assert os.tcgetpgrp(terminal.master) == terminal.process.pid
+    terminal.type("echo shell 'goes' on\n")
+    terminal.expect(r"shell goes on\r\n")
+
+
 def test_an_interrupt_from_the_keyboard_ends_the_command(terminal: Terminal, shell: Shell) -> None:
     """Ctrl-C goes to the command, which is in the foreground."""
     terminal.type(f"{RUN} k -- sh -c 'echo armed; exec cat'\n")
@@ -255,10 +278,11 @@ def test_a_stopped_job_does_not_outlive_its_lease(terminal: Terminal, shell: She
     terminal.expect(r"code 76\r\n")
 
 
-def test_another_program_of_the_pipeline_may_read_from_the_terminal(terminal: Terminal) -> None:
+@pytest.mark.parametrize(("to", "pipe"), [("", "|"), (">&2", "2>&1 >/dev/null |")], ids=["stdout", "stderr"])
+def test_another_program_of_the_pipeline_may_read_from_the_terminal(terminal: Terminal, to: str, pipe: str) -> None:
     """As a pager does that shows the output: the command has not taken the terminal from it, and all go on."""
     pager = "sh -c 'read first; echo $first; read typed </dev/tty; echo got $typed; exec cat'"
-    terminal.type(f"{RUN} k -- sh -c 'echo armed; sleep 1; echo over' | {pager}\n")
+    terminal.type(f"{RUN} k -- sh -c 'echo armed {to}; sleep 1; echo over {to}' {pipe} {pager}\n")
     terminal.expect(r"armed\r\n")
 
     terminal.type("this\n")
