@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dlock_core import LockClient
 from dlock_core.command import estimate
+from dlock_core.testing import FaultyStore
 from tests.cli.operator_support import Command
 
 
@@ -56,10 +60,17 @@ def test_prices_may_say_where_they_come_from_and_need_no_currency(dlock: Command
 
 
 def test_lease_is_by_default_that_of_the_options(dlock: Command, url: str) -> None:
-    """A waiter whom no store wakes looks more often."""
-    found = asked(dlock, "--cost", "waiters=1", "--url", f"{url}?lease_duration=5")
+    """No other is asked for."""
+    assert asked(dlock, "--cost", "locks=1", "--url", f"{url}?lease_duration=5")["lease_s"] == 5
 
-    assert found["lease_s"] == 5
+
+def test_waiter_that_no_store_wakes_looks_more_often(dlock: Command, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each half a second at most, in place of each two."""
+    woken = asked(dlock, "--cost", "waiters=1")["polls_a_month"]
+    with LockClient(FaultyStore()) as client:
+        monkeypatch.setattr(estimate, "standing_store", lambda _: nullcontext(client))
+
+        assert asked(dlock, "--cost", "waiters=1")["polls_a_month"] == 4 * woken
 
 
 def test_dynamodb_has_prices_by_default(dlock: Command, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,6 +115,15 @@ def test_prices_that_are_none_are_told_in_one_line(dlock: Command, url: str, tmp
     code, out, err = dlock("doctor", "--cost", "locks=1", "--prices", str(prices))
 
     assert (code, out, err.count("\n"), str(prices) in err) == (64, "", 1, True)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the file is one of Linux")
+def test_prices_that_cannot_be_read_are_told_in_one_line(dlock: Command, url: str) -> None:
+    """As of a disk that fails: nothing is mapped where this file begins."""
+    code, out, err = dlock("doctor", "--cost", "locks=1", "--prices", "/proc/self/mem")
+
+    assert (code, out) == (64, "")
+    assert err.startswith("dlock: the prices in '/proc/self/mem' cannot be read: ")
 
 
 @pytest.mark.parametrize(
