@@ -8,9 +8,11 @@ import re
 import select
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -197,13 +199,16 @@ def test_a_wait_goes_on_where_its_terminal_is_closed(terminal: Terminal, shell: 
 
 
 def test_top_shows_the_locks_until_it_is_interrupted(terminal: Terminal, shell: Shell) -> None:
-    """It looks again by itself: a lock that is taken meanwhile comes."""
+    """It looks again by itself: a lock that is taken meanwhile comes, and what is wrong."""
     terminal.type(f"{RUN.removesuffix('run')}top --every 100ms\n")
     terminal.expect(r"0 held")
     shell.holding("--owner", "the holder")
     terminal.expect(r"1 held")
     terminal.expect(r"RENEWALS")
     terminal.expect(r"the holder")
+    with closing(sqlite3.connect(shell.folder / "locks.db")) as file, file:
+        file.execute("UPDATE lock SET state = 'odd'")
+    terminal.expect(r"0 held  what the SQLite file has under key 'k' is not a record")
 
     terminal.type("\x03")
 
@@ -231,19 +236,20 @@ def test_top_leaves_the_terminal_as_it_was(terminal: Terminal, number: signal.Si
 
 
 def test_top_gives_the_terminal_back_while_it_is_stopped(terminal: Terminal) -> None:
-    """After Ctrl-Z the shell has its own screen and a cursor, and fg shows the locks again."""
-    terminal.type(f"{RUN.removesuffix('run')}top --every 100ms\n")
+    """After each Ctrl-Z the shell has its own screen and a cursor, and fg shows the locks again at once."""
+    terminal.type(f"{RUN.removesuffix('run')}top --every 1h\n")
     terminal.expect(r"0 held")
 
-    terminal.type("\x1a")
+    for _ in range(2):
+        terminal.type("\x1a")
 
-    left = terminal.expect(r"Stopped")
-    assert left.rindex("\x1b[?1049l") > left.rfind("\x1b[?1049h")
-    assert left.rindex("\x1b[?25h") > left.rfind("\x1b[?25l")
-    terminal.expect(r"ready\$ ")
-    terminal.go_on()
-    terminal.expect(r"\x1b\[\?1049h")
-    terminal.expect(r"0 held")
+        left = terminal.expect(r"Stopped")
+        assert left.rindex("\x1b[?1049l") > left.rfind("\x1b[?1049h")
+        assert left.rindex("\x1b[?25h") > left.rfind("\x1b[?25l")
+        terminal.expect(r"ready\$ ")
+        terminal.go_on()
+        terminal.expect(r"\x1b\[\?1049h")
+        terminal.expect(r"0 held")
     terminal.type("\x03")
     terminal.expect(r"ready\$ ")
 

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
 import re
+import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
+from dlock_core import LockRecord, State
+from dlock_core.command import top
+from dlock_core.command.listing import Look
 from dlock_core.command.top import Board
 from dlock_core.errors import StoreUnavailableError
+from dlock_core.record import NO_TOKEN, SessionRef
 from dlock_core.testing import FakeClock, FaultyStore
 from tests.cli.operator_support import Command
-from tests.cli.support import PATIENCE_S, Shell
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from dlock_core import LockClient, LockRecord
+    from dlock_core import LockClient
 
 
 def test_a_pipe_has_one_look_as_of_ls(dlock: Command, client: LockClient) -> None:
@@ -35,18 +38,33 @@ def test_a_pipe_has_one_look_as_of_ls(dlock: Command, client: LockClient) -> Non
     assert (code, err, [each["key"] for each in json.loads(out)]) == (0, "", ["app/held"])
 
 
-def test_a_dumb_terminal_has_one_look(shell: Shell) -> None:
-    """It cannot be written over, and would show nothing."""
-    shell.run("init")
-    shell.environment["TERM"] = "dumb"
-    mine, its = pty.openpty()
-    process = shell.start("top", stdout=its)
-    code = process.wait(PATIENCE_S)
-    os.close(its)
+@pytest.mark.parametrize(
+    ("terminal", "options", "followed"),
+    [
+        ("xterm", (), [("app/", 2.0)]),
+        ("xterm", ("--every", "300ms"), [("app/", 0.3)]),
+        ("xterm", ("--once",), []),
+        ("xterm", ("-o", "json"), []),
+        ("dumb", (), []),
+        ("unknown", (), []),
+    ],
+)
+@pytest.mark.usefixtures("client")
+def test_only_a_terminal_that_can_be_written_over_is(
+    dlock: Command,
+    monkeypatch: pytest.MonkeyPatch,
+    terminal: str,
+    options: tuple[str, ...],
+    followed: list[tuple[str, float]],
+) -> None:
+    """And only if nothing says that one look is meant; a dumb one would show nothing."""
+    begun: list[tuple[str, float]] = []
+    monkeypatch.setattr(top, "_follow", lambda board, every_s: begun.append((board._prefix, every_s)))
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", terminal)
 
-    assert code == 0
-    assert os.read(mine, 4096).startswith(b"KEY")
-    os.close(mine)
+    assert dlock("top", "app/", *options)[0] == 0
+    assert begun == followed
 
 
 def test_renewals_are_counted_under_one_grant() -> None:
@@ -66,6 +84,35 @@ def test_renewals_are_counted_under_one_grant() -> None:
 
     assert counts == [0, 1, 2, 0, 1]
     assert (headings[0], headings[-1], row[0], row[-1]) == ("KEY", "RENEWALS", "k", 1)
+
+
+KEPT = LockRecord("k", State.HELD, "0", 1, "o", None, session=SessionRef("s", 2000, 1))
+SESSION = LockRecord("s", State.HELD, "1", 1, "o", 2000)
+ANYBODYS = LockRecord("k", State.HELD, "0", NO_TOKEN, "a", 2000)
+
+
+@pytest.mark.parametrize(
+    ("looks", "renewals"),
+    [
+        ([Look([(KEPT, 1)], {"s": (session, 1)}) for session in (SESSION, replace(SESSION, rvn="2"))], [0, 1]),
+        ([Look([(record, 1)], {}) for record in (ANYBODYS, replace(ANYBODYS, rvn="1"))], [0, 1]),
+        ([Look([(record, 1)], {}) for record in (ANYBODYS, replace(ANYBODYS, rvn="1", owner="b"))], [0, 0]),
+    ],
+    ids=["of its session", "without tokens", "of another owner"],
+)
+def test_renewals_are_those_of_the_holder(
+    client: LockClient, monkeypatch: pytest.MonkeyPatch, looks: list[Look], renewals: list[int]
+) -> None:
+    """Which a session makes for it, and which another begins anew, where no token tells the two."""
+    seen = iter(looks)
+    monkeypatch.setattr(top, "look_up", lambda *_, **__: next(seen))
+    board = Board(client, "")
+    counts = []
+    for _ in looks:
+        board.look()
+        counts += board.renewals
+
+    assert counts == renewals
 
 
 @pytest.mark.parametrize("hidden", [False, True])
@@ -125,4 +172,4 @@ def test_pause_that_is_none_is_told_in_one_line(dlock: Command, url: str, every:
     code, out, err = dlock("top", "--every", every)
 
     assert (code, out, err.count("\n")) == (64, "", 1)
-    assert re.search("from 100ms to 1d|is not a duration", err)
+    assert re.search("'--every': .*(from 100ms to 1d|is not a duration)", err)
