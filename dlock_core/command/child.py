@@ -202,13 +202,12 @@ def _become(
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         with os.fdopen(orders, "rb") as given:
             order = given.read()
-        if order:
-            try:
-                os.execvpe(argv[0], list(argv), {**_inherited(), **json.loads(order)})  # noqa: S606  # no shell is the point
-            except OSError as error:
-                os.write(trouble, str(error.errno).encode())
-            except ValueError:  # a name of no character
-                os.write(trouble, str(errno.ENOENT).encode())
+        try:
+            os.execvpe(argv[0], list(argv), {**_inherited(), **json.loads(order)})  # noqa: S606  # no shell is the point
+        except OSError as error:
+            os.write(trouble, str(error.errno).encode())
+        except ValueError:  # a name of no character; or no order, and nobody reads this
+            os.write(trouble, str(errno.ENOENT).encode())
     finally:
         os._exit(127)
 
@@ -218,7 +217,7 @@ def _inherited() -> dict[str, str]:
     inherited = dict(os.environ)
     with suppress(OSError):  # only Linux tells
         begun_with = Path("/proc/self/environ").read_bytes()
-        if begun_with and not any(each.startswith(b"LC_CTYPE=") for each in begun_with.split(b"\0")):
+        if not any(each.startswith(b"LC_CTYPE=") for each in begun_with.split(b"\0")):
             inherited.pop("LC_CTYPE", None)
     return inherited
 
@@ -238,7 +237,6 @@ class Progress:
     def __init__(self) -> None:
         """Open it, before the command is forked."""
         self.read_end, self._write_end = os.pipe()
-        os.set_blocking(self.read_end, False)
         # The end of this process: a program may close what it inherits before it starts another, whose file of that number is its own.
         self.path = f"/proc/{os.getpid()}/fd/{self._write_end}"
         if not Path(self.path).exists():  # no Linux
@@ -249,12 +247,6 @@ class Progress:
         """Close it."""
         os.close(self.read_end)
         os.close(self._write_end)
-
-    def look(self) -> bool:
-        """Return whether the command has written since the last look."""
-        with suppress(BlockingIOError):
-            return bool(os.read(self.read_end, 65536))
-        return False
 
 
 class Guard:
@@ -304,13 +296,10 @@ class Guard:
 
 
 def _seclude(keep: set[int]) -> None:
-    """Leave the session, so that nothing sent to the others ends the guard, and hold nothing open that somebody waits to see closed."""
+    """Leave the session, so that nothing sent to the others ends the guard, and hold no pipe open whose end somebody waits for."""
     os.setsid()
     for number in FORWARDED:
         signal.signal(number, signal.SIG_IGN)
-    nowhere = os.open(os.devnull, os.O_RDWR)
-    for standard in (0, 1, 2):
-        os.dup2(nowhere, standard)
     folder = "/proc/self/fd" if sys.platform == "linux" else "/dev/fd"
     for path in list(Path(folder).iterdir()):
         if int(path.name) > 2 and int(path.name) not in keep:  # noqa: PLR2004  # stderr

@@ -133,7 +133,7 @@ class Run:
         self.interrupt: Literal["typed", "heard"] | None = None  # to the command in the foreground, or by this process
         self._wake = asyncio.Event()
         self._status: int | None = None
-        self._terminated = self._killed = self._warned = False
+        self._terminated = self._warned = False
         self._limit = ""  # the option that ends the hold, where it is not the lease
         self._deadline = self._kill_at = NEVER
 
@@ -351,10 +351,10 @@ class Run:
         asyncio.get_running_loop().remove_reader(self._guard.acts)
 
     def _note_progress(self, progress: Progress, leases: Mapping[str, AsyncLease]) -> None:
-        if progress.look():
-            for lease in leases.values():
-                with suppress(DLockError):  # lost, which the next look at the leases finds
-                    lease.progress()
+        os.read(progress.read_end, 65536)
+        for lease in leases.values():
+            with suppress(DLockError):  # lost, which the next look at the leases finds
+                lease.progress()
 
     def _exec_answered(self, trouble: asyncio.Future[int]) -> None:
         if not trouble.done():
@@ -380,10 +380,10 @@ class Run:
                     self._guard.order(self._deadline - margin // 2 - grace, self._deadline - margin // 2)
                 return min(left / NANOS, lease_s / GRACE)
             self._terminate(shortest, now, min(now + grace, self._deadline - margin))
-        if now >= self._kill_at and not self._killed:
-            self._killed = True
+        if now >= self._kill_at:
+            self._kill_at = NEVER
             self._child.signal(signal.SIGKILL)
-        return lease_s if self._killed else (self._kill_at - now) / NANOS
+        return min(lease_s, (self._kill_at - now) / NANOS)
 
     def _terminate(self, lease: AsyncLease, now: int, kill_at: int) -> None:
         self._terminated, self._kill_at = True, max(now, kill_at)

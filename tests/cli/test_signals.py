@@ -232,6 +232,16 @@ def test_sigkill_of_dlock_ends_the_child_and_its_group(shell: Shell) -> None:
     assert process.wait(PATIENCE_S) == -signal.SIGKILL
 
 
+def test_sigkill_of_dlock_leaves_the_command_time_to_end(shell: Shell) -> None:
+    """It is asked to, at once, and not killed before the grace is over."""
+    process = shell.holding(script="trap 'echo asked; exit' TERM; echo armed; while :; do sleep 0.05; done")
+    assert line(process.stdout) == "armed"
+
+    process.kill()
+
+    assert line(process.stdout) == "asked"
+
+
 def test_sigkill_of_dlock_and_its_guard_ends_the_child(shell: Shell) -> None:
     """The kernel does it then: PR_SET_PDEATHSIG."""
     alive = fifo(shell)

@@ -271,12 +271,13 @@ def test_a_stop_from_the_keyboard_stops_the_job_until_it_is_resumed(terminal: Te
 
 def test_a_stopped_job_does_not_outlive_its_lease(terminal: Terminal, shell: Shell) -> None:
     """The guard ends what nobody resumes: another can have the lock, and the job says so with 76."""
-    terminal.type(f"{RUN} --lease 1 k -- sh -c 'echo armed; read line; echo got $line'\n")
-    terminal.expect(r"armed\r\n")
+    terminal.type(f"{RUN} --lease 1 k -- sh -c 'echo armed $$; read line; echo got $line'\n")
+    pid = terminal.expect(r"armed \d+\r\n").split()[-1]
     terminal.type("\x1a")
     terminal.expect(r"Stopped[^\n]*\n")
 
     assert shell.run("run", "k", "--", "true").returncode == 0
+    assert state_of(pid) == "Z"
     terminal.type("fg\n")
 
     terminal.expect("exit code 76")
