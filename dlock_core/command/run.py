@@ -310,8 +310,6 @@ class Run:
             lease.on_risk(self._told)
         loop = asyncio.get_running_loop()
         loop.add_reader(self._guard.acts, self._guard_acted)
-        trouble = loop.create_future()
-        loop.add_reader(self._child.exec_error, self._exec_answered, trouble)
         told = environment(leases)
         if self._progress is not None:
             told["DLOCK_PROGRESS"] = self._progress.path
@@ -321,13 +319,8 @@ class Run:
             self._child.start(told)
             await self._until_over(leases)
         finally:
-            if self._progress is not None:
-                loop.remove_reader(self._progress.read_end)
-            loop.remove_reader(self._guard.acts)
-            loop.remove_reader(self._child.exec_error)
             self._child.take_terminal()
-        self._exec_answered(trouble)
-        return self._code(leases, trouble.result())
+        return self._code(leases)
 
     async def _until_over(self, leases: Mapping[str, AsyncLease]) -> None:
         while self._status is None:
@@ -355,11 +348,6 @@ class Run:
         for lease in leases.values():
             with suppress(DLockError):  # lost, which the next look at the leases finds
                 lease.progress()
-
-    def _exec_answered(self, trouble: asyncio.Future[int]) -> None:
-        if not trouble.done():
-            trouble.set_result(int(os.read(self._child.exec_error, 32) or b"0"))
-        asyncio.get_running_loop().remove_reader(self._child.exec_error)
 
     def _look(self, leases: Mapping[str, AsyncLease]) -> float:
         """Compare the leases with the clock, and do what is due; return in how many seconds to look again."""
@@ -417,10 +405,10 @@ class Run:
                 f"lock {lease.key!r} (token {lease.fencing_token}) was lost ({reason}); the command runs on without it"
             )
 
-    def _code(self, leases: Mapping[str, AsyncLease], trouble: int) -> int:
+    def _code(self, leases: Mapping[str, AsyncLease]) -> int:
         assert self._status is not None  # waited for
         name = self._request.argv[0]
-        if trouble:
+        if trouble := int(os.read(self._child.exec_error, 32) or b"0"):
             found = not isinstance(OSError(trouble, ""), (FileNotFoundError, NotADirectoryError))
             self._say.error(f"cannot run {name!r}: {os.strerror(trouble)}" + ("" if found else missing(name)))
             return CANNOT_RUN if found else NOT_FOUND

@@ -197,6 +197,11 @@ def test_command_that_makes_no_progress_is_ended(shell: Shell) -> None:
     assert (busy.returncode, busy.stdout) == (0, "done\n"), busy.stderr
 
 
+def test_command_whose_progress_counts_for_nothing_is_told_no_file_for_it(shell: Shell) -> None:
+    """It may ask by that whether to say how far it is."""
+    assert shell.run("run", "k", "--", "sh", "-c", "echo ${DLOCK_PROGRESS-unset}").stdout == "unset\n"
+
+
 def test_program_that_the_command_starts_shows_progress_too(shell: Shell) -> None:
     """Python, as others, closes what it has inherited before it starts a program, whose own files get these numbers."""
     own = shell.folder / "own"

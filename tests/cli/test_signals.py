@@ -232,6 +232,14 @@ def test_sigkill_of_dlock_ends_the_child_and_its_group(shell: Shell) -> None:
     assert process.wait(PATIENCE_S) == -signal.SIGKILL
 
 
+def test_a_stop_of_dlock_at_the_start_leaves_its_guard_the_command(shell: Shell) -> None:
+    """It knew of the lease before."""
+    script = "trap 'echo asked; exit' TERM; while :; do sleep 0.05; done"
+    process = hooked(shell, "after the start", signal.SIGSTOP, "run", "--lease", "2", "k", "--", "sh", "-c", script)
+
+    assert line(process.stdout) == "asked"
+
+
 def test_sigkill_of_dlock_leaves_the_command_time_to_end(shell: Shell) -> None:
     """It is asked to, at once, and not killed before the grace is over."""
     process = shell.holding(script="trap 'echo asked; exit' TERM; echo armed; while :; do sleep 0.05; done")

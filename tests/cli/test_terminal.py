@@ -106,29 +106,33 @@ def test_the_command_stands_in_the_foreground_from_its_start(terminal: Terminal)
 
 def test_a_job_that_goes_on_in_the_background_leaves_the_terminal_to_the_shell(terminal: Terminal) -> None:
     """To the end of its command, and beyond."""
-    terminal.type(f"set -b; {RUN} --lease 60 k -- sh -c 'echo armed; while ! test -e go; do sleep 0.05; done'\n")
+    terminal.type(f"set -b; mkfifo go; {RUN} --lease 60 k -- sh -c 'echo armed; read line <go'\n")
     terminal.expect(r"armed\r\n")
     terminal.type("\x1a")
     terminal.expect(r"Stopped[^\n]*\n")
 
-    terminal.type("bg; touch go\n")
+    terminal.type("bg; echo >go\n")
     terminal.expect(r"Done[^\n]*\n")
 
     assert os.tcgetpgrp(terminal.master) == terminal.process.pid
-    terminal.type("echo shell 'goes' on\n")
-    terminal.expect(r"shell goes on\r\n")
 
 
-def test_an_interrupt_from_the_keyboard_ends_the_command(terminal: Terminal, shell: Shell) -> None:
-    """Ctrl-C goes to the command, which is in the foreground."""
-    terminal.type(f"{RUN} k -- sh -c 'echo armed; exec cat'\n")
+HEEDS = "trap 'exit 3' INT; while sleep 0.05; do :; done"
+
+
+@pytest.mark.parametrize(("does", "pipe", "code"), [("exec cat", "", 130), (HEEDS, "| cat", 3)])
+def test_an_interrupt_from_the_keyboard_ends_the_command(
+    terminal: Terminal, shell: Shell, does: str, pipe: str, code: int
+) -> None:
+    """Ctrl-C goes to the command, in a pipeline through dlock; the code is the command's."""
+    terminal.type(f'{RUN} k -- sh -c "echo armed; {does}" {pipe}\n')
     terminal.expect(r"armed\r\n")
 
     terminal.type("\x03")
 
     terminal.expect(r"ready\$ ")
-    terminal.type("echo code $?\n")
-    terminal.expect(r"code 130\r\n")
+    terminal.type("echo code ${PIPESTATUS[0]}\n")
+    terminal.expect(rf"code {code}\r\n")
     assert not shell.held()
 
 
