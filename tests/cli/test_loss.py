@@ -213,7 +213,7 @@ def test_a_broken_lock_ends_the_child(shell: Shell, options: list[str]) -> None:
 def test_a_command_that_is_stopped_is_asked_to_end_too(shell: Shell, by: str) -> None:
     """It is continued, or it could not hear that."""
     process = shell.holding(
-        "--lease", "1", script="trap 'echo asked; exit' TERM; echo armed; while :; do sleep 0.05; done"
+        "--lease", "2", script="trap 'echo asked; exit' TERM; echo armed; while :; do sleep 0.05; done"
     )
     assert line(process.stdout) == "armed"
     [child, _] = map(int, Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split())
