@@ -117,6 +117,8 @@ class Child:
         """End it if it was not started; what was open for it is closed, since an election has many."""
         if self._start >= 0:
             os.close(self._start)
+            with suppress(ChildProcessError):  # it was killed before, which changes() has told
+                os.waitpid(self.pid, 0)
         os.close(self.exec_error)
 
     def changes(self) -> Iterator[int]:
@@ -296,10 +298,13 @@ class Guard:
 
 
 def _seclude(keep: set[int]) -> None:
-    """Leave the session, so that nothing sent to the others ends the guard, and hold no pipe open whose end somebody waits for."""
+    """Leave the session, so that nothing sent to the others ends the guard, and hold nothing open that somebody waits to see closed."""
     os.setsid()
     for number in FORWARDED:
         signal.signal(number, signal.SIG_IGN)
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for standard in (0, 1, 2):
+        os.dup2(nowhere, standard)
     folder = "/proc/self/fd" if sys.platform == "linux" else "/dev/fd"
     for path in list(Path(folder).iterdir()):
         if int(path.name) > 2 and int(path.name) not in keep:  # noqa: PLR2004  # stderr

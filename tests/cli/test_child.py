@@ -1,13 +1,33 @@
-"""What the command of ``dlock run`` is told in its environment."""
+"""The process of ``dlock run`` that becomes the command, and what it is told in its environment."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from dlock_core.command.child import environment
+
+DISMISSED = """
+import os
+from dlock_core.command.child import Child
+
+Child(("true",)).dismiss()
+try:
+    os.waitpid(-1, os.WNOHANG)
+except ChildProcessError:
+    print("no child is left")
+"""
+
+
+def test_a_term_that_never_began_leaves_no_process() -> None:
+    """An election goes on for months."""
+    ended = subprocess.run((sys.executable, "-c", DISMISSED), capture_output=True, text=True, check=True)
+
+    assert ended.stdout == "no child is left\n"
 
 
 @pytest.mark.parametrize(

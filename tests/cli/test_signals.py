@@ -250,6 +250,26 @@ def test_sigkill_of_dlock_leaves_the_command_time_to_end(shell: Shell) -> None:
     assert line(process.stdout) == "asked"
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel tells of the end of a parent there")
+def test_sigkill_of_dlock_ends_its_output_where_the_command_has_none(shell: Shell) -> None:
+    """Whoever reads it, as cron or ssh, does not wait for the guard, which gives the command its grace."""
+    alive = fifo(shell)
+    script = "trap '' TERM; exec 3>alive; echo armed; echo $$ >&3; exec sleep 60 <&- >&- 2>&-"
+    process = shell.holding("--grace", "4", script=script)
+    reading = os.open(alive, os.O_RDONLY)
+    assert line(process.stdout) == "armed"
+    command = int(os.read(reading, 16))
+
+    process.kill()
+
+    assert finish(process)[1] == ""
+    os.set_blocking(reading, False)
+    with pytest.raises(BlockingIOError):  # the command runs still
+        os.read(reading, 1)
+    os.close(reading)
+    os.kill(command, signal.SIGKILL)
+
+
 def test_sigkill_of_dlock_and_its_guard_ends_the_child(shell: Shell) -> None:
     """The kernel does it then: PR_SET_PDEATHSIG."""
     alive = fifo(shell)

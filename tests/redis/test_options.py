@@ -119,7 +119,7 @@ def test_client_cannot_bring_its_retries_and_time_outs() -> None:
     )
     pool = client.connection_pool
 
-    connection = source_of(pool.connection_class, pool.connection_kwargs).connection(0.5)
+    connection = source_of(pool.connection_class, pool.connection_kwargs).connection(0.5, 0.5)
 
     assert connection.retry._retries == 0
     assert (connection.socket_timeout, connection.socket_connect_timeout) == (0.5, 0.5)
