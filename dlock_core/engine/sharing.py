@@ -160,7 +160,7 @@ class Attempt:
             try:
                 if not knows:
                     record = await self._read(self.wish.key)
-                self._failing_since, knows = None, True
+                self._failing_since, knows = None, False
                 if await self._is_in(record):
                     return
                 refs = in_the_way(self.wish, record, self._over)
@@ -169,7 +169,7 @@ class Attempt:
                     refs = in_the_way(self.wish, record, self._over)
                 if refs is None and self._session is not None:
                     record = await self._join(record, waits)
-                    tries += 1
+                    knows, tries = True, tries + 1
                     if tries % _AT_ONCE_MAX:
                         continue
                 elif record is not None and refs is not None and await self._find_over(record, refs):
