@@ -70,4 +70,8 @@ class RedisStoreOptions(StoreOptions):
 
     def client(self, colour: Any) -> Any:
         """Return redis-py's client for this URL, not connected; *colour* is ``redis`` or ``redis.asyncio``."""
-        return colour.Redis.from_url(self.url.get_secret_value(), **self.settings)
+        url, settings = self.url.get_secret_value(), self.settings
+        if url.startswith("rediss:") and not any("ssl_cert_reqs" in given for given in (url, settings)):
+            # Before version 6, redis-py compares the name in a certificate only where it is told to.
+            settings = {"ssl_check_hostname": True, **settings}
+        return colour.Redis.from_url(url, **settings)

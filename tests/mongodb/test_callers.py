@@ -76,6 +76,9 @@ def test_a_store_of_a_url_closes_its_client() -> None:
         store._link.client.admin.command("ping")
 
 
+@pytest.mark.skipif(
+    pymongo.version_tuple < (4, 18), reason="this pymongo drops all connections when one comes too late"
+)
 @pytest.mark.usefixtures("raw")
 @pytest.mark.parametrize("kind", [MongoDBStore, AsyncMongoDBStore])
 def test_a_server_that_takes_longer_to_connect_to_than_a_request_may_take_is_asked_all_the_same(

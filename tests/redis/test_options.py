@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 import subprocess
 import sys
 from collections.abc import Callable
@@ -160,3 +161,14 @@ def test_client_that_was_brought_stays_open(url: str, key: str) -> None:
         store.close()
 
         assert client.ping()
+
+
+@pytest.mark.parametrize(
+    ("query", "checked"), [("", True), ("?ssl_cert_reqs=none", False), ("?ssl_check_hostname=false", False)]
+)
+def test_url_has_the_name_of_its_server_verified(query: str, checked: bool) -> None:
+    """Whatever redis-py does by itself; who says that nothing is to be verified is obeyed."""
+    pool = RedisStoreOptions.from_url(f"rediss://db.example{query}").client(redis).connection_pool
+    client = pool.connection_class(**pool.connection_kwargs)
+
+    assert (client.check_hostname and client.cert_reqs != ssl.CERT_NONE) is checked

@@ -104,7 +104,7 @@ def test_what_is_wrong_with_a_certificate_is_told(
     """Not that another authority is needed, which would not help."""
     (tmp_path / "wrong").mkdir()
     certified.certify(make_certificates(tmp_path / "wrong", **made))
-    store = open_store(certified.tls_url.replace("/ca.pem", "/wrong/ca.pem"))
+    store = open_store(certified.tls_url.replace("/ca.pem", "/wrong/ca.pem"), ssl_check_hostname=True)
 
     with pytest.raises(StoreUnavailableError, match=told):
         store.read("k", timeout_s=5.0)
