@@ -252,7 +252,7 @@ class AgeClauses:
         for by_ms in (LONG_MS, -LONG_MS):
             with clock_set(trial, by_ms / 1000):
                 self._is_at_most(trial, age_of(trial, record), sent, "for a caller whose clock was set read_age")
-                record, sent = trial.renew(record), time.monotonic()
+                sent, record = time.monotonic(), trial.renew(record)
             self._is_at_most(trial, age_of(trial, record), sent, "of what such a caller wrote read_age")
             if by_ms > 0 and trial.harness.gives("prune"):
                 with clock_set(trial, 2 * by_ms / 1000):
