@@ -82,7 +82,6 @@ class _Terms:
 
     def __init__(self, key: str, argv: Sequence[str], grace: float, say: Say, *, once: bool) -> None:
         self._say = say
-        self._once = once
         self._request = Request(
             (key,), argv, grace, warn_only=False, held_code=BUSY, goes_on=not once, on_signal=self._heard
         )
@@ -94,7 +93,7 @@ class _Terms:
         while True:
             began = time.monotonic()
             code = hold(self._request, options, self._say)
-            if self._once or self._ending is not None or code in (CANNOT_RUN, NOT_FOUND):
+            if not self._request.goes_on or self._ending is not None or code in (CANNOT_RUN, NOT_FOUND):
                 return code
             self._say.detail(f"the term has ended with code {code}; campaigning again")
             time.sleep(max(0.0, began + _START_PERIOD_S - time.monotonic()))
