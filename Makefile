@@ -126,7 +126,8 @@ explore: venv
 	$(BIN)/python -m proof.simulate.walks
 	$(BIN)/python -m proof.simulate.users
 
-# The named mutants of the shell and the adapters, and the sweep: two hours, with servers. Not a part of `make test`.
+# The named mutants of the shell and the adapters, and the sweep, with servers: most of a day, file by file, and the next run goes on where
+# this one stopped. Not a part of `make test`.
 mutate: venv
 	$(BIN)/python -m proof --only slips --only sweep
 

@@ -130,7 +130,7 @@ def _by_file(
     stage: str,
     mutants: Sequence[Mutant | product.Sweep],
     options: argparse.Namespace,
-    covered_by: Sequence[str] = covering.TESTS,
+    covered_by: Sequence[str] | None = None,
 ) -> dict[str, Any]:
     """The mutants, resumable: what those of a file showed is kept."""
     kept = options.results / f"{stage}{'-quick' if options.quick else ''}"

@@ -24,7 +24,7 @@ _TITLES = {
     "records": "Exhaustive exploration of shared locks and of sessions",
     "mutants": "Named mutants of the protocol",
     "slips": "Named mutants of the shell and the adapters",
-    "sweep": "General changes of the machine and the shell",
+    "sweep": "General changes of the machine, the shell and the adapters",
     "simulate": "Seeded simulation",
     "power": "What the simulation must find",
     "shrink": "How small what it finds becomes",

@@ -30,8 +30,9 @@ def sweep(result: dict[str, Any], stands: Sequence[str]) -> list[str]:
         rows.append((told["file"], changes, noticed, explained, len(survived) - explained, told["at"], told["code"]))
     rows = _with_standing(rows, stands, _HEAD_OF_FILES, result, lambda row: row[0])
     return [
-        "Each comparison, constant, condition, argument and statement of a file changed, one at a time, judged by the tests of the core",
-        "that run the changed line, and then by those that explore, simulate and interrupt. What is logged for debugging stays as it is.",
+        "Each comparison, constant, condition, argument and statement of a file changed, one at a time, judged by the tests that run the",
+        "changed line: for the core its own, and then those that explore, simulate and interrupt; for an adapter its own, and the suite on",
+        "its store. What is logged for debugging stays as it is.",
         "A row is the newest run of its file; *code* is the version of the file and of the kinds of changes.",
         "",
         *table(_HEAD_OF_FILES, rows),

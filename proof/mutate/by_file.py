@@ -11,7 +11,6 @@ import json
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from proof.mutate.covering import TESTS
 from proof.mutate.explained import EXPLAINED
 from proof.mutate.mutant import ROOT
 from proof.mutate.product import judge
@@ -42,7 +41,7 @@ def judge_files(
     processes: int,
     *,
     only: Sequence[str] = ("",),
-    covered_by: Sequence[str] = TESTS,
+    covered_by: Sequence[str] | None = None,
     again: bool = False,
 ) -> list[dict[str, Any]]:
     """Return what the mutants of each file showed, one after the other, and keep it in the folder *kept*.
@@ -82,7 +81,7 @@ def judge_files(
 
 
 def _complete(
-    groups: dict[str, list[Mutant | Sweep]], processes: int, covered_by: Sequence[str]
+    groups: dict[str, list[Mutant | Sweep]], processes: int, covered_by: Sequence[str] | None
 ) -> Iterator[tuple[str, list[dict[str, Any]]]]:
     """Yield what each file showed, as soon as all of its mutants are judged."""
     verdicts: dict[str, list[Verdict]] = {file: [] for file in groups}

@@ -17,7 +17,7 @@ from coverage import CoverageData
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = ["LAST", "QUICK", "TESTS", "Covering", "cover"]
+__all__ = ["ADAPTERS", "LAST", "QUICK", "TESTS", "Covering", "cover", "judges_of"]
 
 # These change, trace or explore the code themselves, or start processes that nobody measures here.
 _LEFT_OUT = (
@@ -28,10 +28,30 @@ _LEFT_OUT = (
 LAST = tuple(f"tests/core/test_{name}.py" for name in ("explore", "simulate", "interrupts"))
 TESTS = ("tests/core", "tests/kit", *(f"--ignore=tests/core/test_{name}.py" for name in _LEFT_OUT))
 QUICK = ("tests/core/test_timers.py",)
+# Of the suite, what asks the store alone: that of the client waits for whole leases.
+_SUITES = {
+    "dynamodb": ("test_dynamodb.py::TestDynamoDBStore", "test_dynamodb_dialects.py"),
+    "etcd": ("test_etcd.py::TestEtcdStore",),
+    "mongodb": ("test_mongodb.py::TestMongoDBStore",),
+    "mysql": ("test_mysql.py::TestMySQLStore", "test_mysql.py::TestMySQLStoreWithoutReturning"),
+    "postgres": ("test_postgres.py::TestPostgresStore",),
+    "redis": ("test_redis.py::TestRedisStore",),
+    "sqlite": ("test_sqlite.py::TestSqliteStore",),
+    "zookeeper": ("test_zookeeper.py::TestZooKeeperStore",),
+}
+ADAPTERS = tuple(f"dlock_{store}" for store in _SUITES)
 _FIRST = 40
 _SECONDS_MAX, _SECONDS_OF_ONE, _SECONDS_LEAST = 20.0, 2.0, 0.02
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+::.*?)(?: - .*)?$", re.MULTILINE)
 _TIME = re.compile(r"^([\d.]+)s call +(\S.*)$", re.MULTILINE)
+
+
+def judges_of(file: str) -> tuple[str, ...]:
+    """Return the tests that may notice a change of *file*: those of the core, or those of its adapter and the suite on its store."""
+    store = file.partition("/")[0].removeprefix("dlock_")
+    if store not in _SUITES:
+        return TESTS
+    return (f"tests/{store}", *(f"conformance_tests/{suite}" for suite in _SUITES[store]))
 
 
 @dataclass
@@ -49,6 +69,10 @@ class Covering:
             for tests in of_lines.values():
                 for test in tests:
                     near[test] += 1 / len(tests)
+
+    def __or__(self, other: Covering) -> Covering:
+        """Return what both know."""
+        return Covering(self.seconds | other.seconds, self.tests | other.tests)
 
     def rounds(self, file: str, line: int) -> Iterator[list[str]]:
         """Yield the tests that run *line* of *file* and are not slow: some first, then the others, up to twenty seconds of them.
@@ -85,7 +109,8 @@ def cover(copy: Path, files: Sequence[str], tests: Sequence[str], processes: int
     """
     command = [sys.executable, "-m", "pytest", "-q", "-vv", "-p", "no:cacheprovider", "--timeout=120"]
     side_by_side = ["-n", str(processes)]
-    measure = ["--cov=dlock_core", "--cov-context=test", "--cov-report=", "--durations=0"]
+    rooms = sorted({f"--cov={file.partition('/')[0]}" for file in files})
+    measure = [*rooms, "--cov-context=test", "--cov-report=", "--durations=0"]
     # What coverage uses by default from CPython 3.14 on does not know the tests apart.
     knows_tests = {**os.environ, "COVERAGE_CORE": "ctrace"}
     done = subprocess.run(

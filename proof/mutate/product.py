@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from proof.mutate.covering import LAST, TESTS, Covering, cover
+from proof.mutate.covering import ADAPTERS, LAST, TESTS, Covering, cover, judges_of
 from proof.mutate.explained import EXPLAINED
 from proof.mutate.general import changes, mutated
 from proof.mutate.mutant import ROOT, SLIPS, Mutant
@@ -36,13 +36,19 @@ __all__ = ["SWEPT", "Sweep", "judge", "main", "swept"]
 # A test may take so long, and all that are asked together four times as long: a change may loop for ever, and catch what would end it.
 _TEST_S, _QUICK_TEST_S, _ALL = 60, 15, 4
 _LEFT_BEHIND = (".git", ".venv", "build", "dist", "__pycache__", ".*_cache", ".hypothesis", "node_modules")
-# The files that are swept: the machine, and what everything else of a client stands on.
+# The files that are swept: the machine, what everything else of a client stands on, and the adapters.
 _OF_THE_ENGINE = (
     "lines timers observations joining renewals handle driver sessions membership keeper sharing turns converting"
 )
 SWEPT = (
     *("dlock_core/lease.py", "dlock_core/kit/outcome.py", "dlock_core/kit/lane.py"),
     *(f"dlock_core/engine/{name}.py" for name in _OF_THE_ENGINE.split()),
+    *(
+        str(path.relative_to(ROOT))
+        for adapter in ADAPTERS
+        for path in sorted((ROOT / adapter).rglob("*.py"))
+        if path.name != "__init__.py"
+    ),
 )
 
 
@@ -59,7 +65,7 @@ class Sweep(NamedTuple):
         """Yield the tests that are asked, one lot after the other, with the seconds that each of them may take."""
         for tests in covering.rounds(self.file, self.line):
             yield tests, _QUICK_TEST_S
-        if self.name not in EXPLAINED:
+        if self.name not in EXPLAINED and judges_of(self.file) == TESTS:
             yield LAST, _TEST_S
 
     @property
@@ -127,16 +133,22 @@ def _judge(mutant: Mutant | Sweep, covering: Covering, copies: queue.SimpleQueue
     return Verdict(mutant.name, mutant.file.removesuffix(".py"), by, time.monotonic() - began, 0)
 
 
-def judge(chosen: Sequence[Mutant | Sweep], processes: int = 2, covered_by: Sequence[str] = TESTS) -> Iterator[Verdict]:
-    """Judge each of *chosen*; the verdicts come as they are found. *covered_by* are the tests that may notice the general ones.
+def judge(
+    chosen: Sequence[Mutant | Sweep], processes: int = 2, covered_by: Sequence[str] | None = None
+) -> Iterator[Verdict]:
+    """Judge each of *chosen*; the verdicts come as they are found. *covered_by* may notice the general ones in place of their own tests.
 
     Raises: RuntimeError: the tests that must notice fail of themselves, or cannot be run.
     """
-    swept_files = sorted({mutant.file for mutant in chosen if isinstance(mutant, Sweep)})
+    files_of: dict[tuple[str, ...], list[str]] = {}
+    for file in sorted({mutant.file for mutant in chosen if isinstance(mutant, Sweep)}):
+        files_of.setdefault(tuple(covered_by or judges_of(file)), []).append(file)
     named = sorted({test for mutant in chosen for test in mutant.by})
     with _copies(processes) as copies, ThreadPoolExecutor(processes) as pool:
         copy = copies.get()
-        covering = cover(copy, swept_files, covered_by, processes) if swept_files else Covering({}, {})
+        covering = Covering({}, {})
+        for tests, files in files_of.items():
+            covering |= cover(copy, files, tests, processes)
         if named and (by := _failing(copy, named)) is not None:
             raise RuntimeError(f"{by} fails without any mutant")
         copies.put(copy)

@@ -10,9 +10,9 @@ import pytest
 from proof import __main__ as proof_main
 from proof import report, tables
 from proof.mutate import by_file, general
-from proof.mutate.covering import Covering, cover
+from proof.mutate.covering import TESTS, Covering, cover, judges_of
 from proof.mutate.explained import EXPLAINED
-from proof.mutate.mutant import Mutant
+from proof.mutate.mutant import ROOT, Mutant
 from proof.mutate.product import SWEPT
 from proof.mutate.runner import Verdict
 
@@ -248,6 +248,19 @@ def test_changed_line_is_judged_by_the_nearest_tests_before_all_others() -> None
 
     assert (len(first), rest[:2]) == (40, ["nearer::1[a]", "near::1"])
     assert {*first, *rest} == everywhere
+
+
+def test_change_of_an_adapter_is_judged_by_its_own_tests_and_the_suite_on_its_store() -> None:
+    """One of the core by those of the core. What is named is there."""
+    of_adapters = {file.partition("/")[0]: judges_of(file) for file in SWEPT}
+
+    assert of_adapters.pop("dlock_core") == TESTS
+    assert set(of_adapters) == {path.name for path in ROOT.glob("dlock_*")} - {"dlock_core", "dlock_contrib"}
+    for adapter, (own, *suites) in of_adapters.items():
+        assert own == f"tests/{adapter.removeprefix('dlock_')}"
+        for path, _, name in [(own, "", ""), *(suite.partition("::") for suite in suites)]:
+            assert not name or f"class {name}(" in (ROOT / path).read_text()
+            assert (ROOT / path).exists()
 
 
 def test_tests_that_fail_by_themselves_judge_nothing(tmp_path: Path) -> None:
