@@ -335,6 +335,8 @@ class Cell(NamedTuple):
         """By what the number of keys of the store is divided, so that the machine has time to answer."""
         if self.name == "chain":
             return 6  # twice as many parties, and how soon they take over counts
+        if self.options == _KINDS_OF_LOCKS["writers"]:
+            return 3  # a member looks before it writes: with more keys the stand-in for MongoDB answers too late for the lease
         return 3 if self.proxied else 1  # the proxy has threads for each connection
 
     @property
