@@ -23,6 +23,7 @@ redis = pytest.importorskip("redis")
 
 NO_TTL = b":-1\r\n"
 NUDGE = b"*1\r\n$4\r\nTIME\r\n"
+NAMED = b"SETNAME"
 
 
 def say(server: Server, *words: str) -> bytes:
@@ -65,16 +66,17 @@ def plant_newer(server: Server, key: str, version: Version) -> None:
 
 
 def is_command(said: bytes) -> bool:
-    """Whether a client *said* more than what makes a quiet server look whether a wait is over, perhaps several times at once."""
-    return bool(said.replace(NUDGE, b""))
+    """Whether a client *said* more than its name, or than what makes a quiet server look whether a wait is over, perhaps several times."""
+    return NAMED not in said and bool(said.replace(NUDGE, b""))
 
 
 @contextmanager
 def redis_harness_on(server: Server, *, name: str = "") -> Iterator[StoreHarness]:
     """Open stores on *server* through a proxy; every test has keys of its own, so they share both. *name* is for the report."""
-    proxy = FaultProxy(*server.address, is_request=is_command)
+    proxy = FaultProxy(*server.address, is_request=is_command, greeted=True)
     host, port = server.address
-    proxied = server.url.replace(f"{host}:{port}", proxy.address)
+    # With a name to tell, a connection begins with words of its own.
+    proxied = f"{server.url.replace(f'{host}:{port}', proxy.address)}?client_name=conformance"
     shared = redis.Redis.from_url(server.url)
 
     def on_own_client() -> LockStore:

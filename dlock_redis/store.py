@@ -32,6 +32,8 @@ _LEAVE_S = 0.25
 _log = logging.getLogger("dlock.redis")
 # A waiter stands in the queue for a little less than it waits, lest it is woken when it has just left.
 _AWAY_S = 0.02
+# What a request has at least.
+_LEAST_S = 0.001
 
 
 class _Store(Batches, ClaimsMany, ReadsAge, Prunes):
@@ -74,13 +76,13 @@ class _Store(Batches, ClaimsMany, ReadsAge, Prunes):
 
     def _enter(self: Any, key: str, place: bytes, deadline: float, seen: str | None) -> Any:
         """Enter the queue for what is left of the time, but for a moment at its end."""
-        left_s = max(deadline - time.monotonic(), 0.001)
+        left_s = max(deadline - time.monotonic(), _LEAST_S)
         entering = self._verbs.moved_on(key, place, left_s - min(_AWAY_S, left_s / 4), seen)
         return self._run(entering, Call("read", key, left_s))
 
     def _claiming(self: Any, request: Claim, wait_s: float, timeout_s: float) -> Exchange[Reply]:
         record, verbs = request.record, self._verbs
-        key, heard = record.key, list[Any]()
+        key, heard, until = record.key, list[Any](), time.monotonic() + wait_s + timeout_s
         try:
             if can_wait_in_server(key):
                 reply: Reply = yield self._run(
@@ -88,6 +90,8 @@ class _Store(Batches, ClaimsMany, ReadsAge, Prunes):
                 )
                 return reply
         except StoreUnavailableError as error:
+            if time.monotonic() >= until:
+                raise
             _log.debug("no claim waits in the server for key %r: %s", key, error)
         except StoreError:
             raise
@@ -96,8 +100,10 @@ class _Store(Batches, ClaimsMany, ReadsAge, Prunes):
             if (yield from self._leaving(key, verbs.waiting_place(request))) and heard:
                 mark_withdrawn(interrupt, request)
             raise
-        yield from self._waiting(key, verbs.place(request.ticket or record.rvn), wait_s)
-        reply = yield self.claim(request, timeout_s=timeout_s)
+        left_s = until - timeout_s - time.monotonic()
+        if left_s > 0:
+            yield from self._waiting(key, verbs.place(request.ticket or record.rvn), left_s)
+        reply = yield self.claim(request, timeout_s=min(timeout_s, max(until - time.monotonic(), _LEAST_S)))
         return reply
 
     def _leaving(self: Any, key: str, place: bytes) -> Exchange[bool]:
