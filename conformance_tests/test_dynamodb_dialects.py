@@ -42,7 +42,7 @@ LACKS = (
         "own_client",
         "expires",
     ),
-    *("lose_reply", "hang", "refuse", "busy", "trickle", "cut", "drop"),
+    *("lose_reply", "hang", "refuse", "busy", "trickle", "cut", "drop", "slow_connect"),
 )
 NO_SESSIONS = {
     "session": "the rows of other clients have no place for sessions",

@@ -117,7 +117,7 @@ def harness_on(server: Server, proxy: FaultProxy) -> StoreHarness:
 def etcd_harness(dlock_server: Callable[[str], Server]) -> Iterator[StoreHarness]:
     """Find the server, and stand between."""
     server = dlock_server("etcd")
-    with closing(FaultProxy(*server.address, is_request=has_headers, is_answered=has_headers)) as proxy:
+    with closing(FaultProxy(*server.address, is_request=has_headers, is_answered=has_headers, greeted=True)) as proxy:
         yield harness_on(server, proxy)
 
 

@@ -33,7 +33,7 @@ class TestMemoryStore(LockStoreConformance):
             "own_client",
             "expires",
         ),
-        *("lose_reply", "hang", "refuse", "busy", "trickle", "cut", "drop"),
+        *("lose_reply", "hang", "refuse", "busy", "trickle", "cut", "drop", "slow_connect"),
     )
 
     @pytest.fixture

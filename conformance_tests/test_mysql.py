@@ -62,7 +62,7 @@ def server(dlock_server: Callable[[str], Server]) -> Server:
 @pytest.fixture(scope="module")
 def proxy(server: Server) -> Iterator[FaultProxy]:
     """Stand between the store and the server."""
-    proxy = FaultProxy(*server.address, is_request=is_verb, is_answered=is_whole)
+    proxy = FaultProxy(*server.address, is_request=is_verb, is_answered=is_whole, greeted=True)
     yield proxy
     proxy.close()
 

@@ -34,6 +34,7 @@ class TestOldExampleStore(LockStoreConformance):
             "trickle",
             "cut",
             "drop",
+            "slow_connect",
         ),
         *("count_requests", "unprovisioned", "own_client", "plant_foreign", "plant_newer", "expires"),
     )

@@ -88,7 +88,7 @@ def harness_on(server: Server, proxy: FaultProxy, *, name: str = "") -> StoreHar
 def postgres_harness(dlock_server: Callable[[str], Server]) -> Iterator[StoreHarness]:
     """Find the server, and stand between."""
     server = dlock_server("postgres")
-    with closing(FaultProxy(*server.address, is_request=is_statement)) as proxy:
+    with closing(FaultProxy(*server.address, is_request=is_statement, greeted=True)) as proxy:
         yield harness_on(server, proxy)
 
 
@@ -96,7 +96,7 @@ def postgres_harness(dlock_server: Callable[[str], Server]) -> Iterator[StoreHar
 def postgres18_harness(dlock_server: Callable[[str], Server]) -> Iterator[StoreHarness]:
     """Find the server, and stand between."""
     server = dlock_server("postgres18")
-    with closing(FaultProxy(*server.address, is_request=is_statement)) as proxy:
+    with closing(FaultProxy(*server.address, is_request=is_statement, greeted=True)) as proxy:
         yield harness_on(server, proxy, name="postgres18")
 
 

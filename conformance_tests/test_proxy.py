@@ -10,6 +10,7 @@ from contextlib import closing
 
 import pytest
 from dlock_conformance import Fault
+from dlock_conformance.faults import SLOW_S
 from dlock_conformance.proxy import LATE_S, FaultProxy
 
 
@@ -149,6 +150,36 @@ def test_a_refused_way_refuses_and_comes_back(proxy: FaultProxy) -> None:
     with connected(proxy) as connection:
         connection.sendall(b"again")
         assert connection.recv(100) == b"again"
+
+
+def test_a_connection_that_is_slow_to_begin_hears_its_first_answer_late(proxy: FaultProxy) -> None:
+    """Those that were open end. From its first answer on it is as quick as any, and so is each one that is made after the way is healed."""
+    with connected(proxy) as open_before:
+        proxy.begin(Fault.SLOW_CONNECT)
+        assert open_before.recv(100) == b""
+    with connected(proxy) as slow:
+        took = [took_to_answer(slow) for _ in range(2)]
+    proxy.heal()
+    with connected(proxy) as connection:
+        took.append(took_to_answer(connection))
+
+    assert [each > 0.9 * SLOW_S for each in took] == [True, False, False]
+
+
+def took_to_answer(connection: socket.socket) -> float:
+    """Return how many seconds an answer takes."""
+    began = time.monotonic()
+    connection.sendall(b"hello")
+    assert connection.recv(100) == b"hello"
+    return time.monotonic() - began
+
+
+def test_only_connections_that_begin_with_words_of_their_own_can_be_slow(echo: Echo) -> None:
+    """Of any other the first answer is that to a request."""
+    with closing(FaultProxy("127.0.0.1", echo.port, greeted=True)) as greeted:
+        assert Fault.SLOW_CONNECT in greeted.kinds
+    with closing(FaultProxy("127.0.0.1", echo.port)) as proxy:
+        assert Fault.SLOW_CONNECT not in proxy.kinds
 
 
 def test_so_many_replies_are_lost_and_no_more(proxy: FaultProxy, echo: Echo) -> None:

@@ -85,6 +85,7 @@ class TestSqliteStore(LockStoreConformance):
         "trickle",
         "cut",
         "drop",
+        "slow_connect",
         "count_requests",
         "unprovisioned",
         "own_client",

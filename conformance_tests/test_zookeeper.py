@@ -149,7 +149,7 @@ def zookeeper_harness(dlock_server: Callable[[str], Server]) -> Iterator[StoreHa
     server = dlock_server("zookeeper")
     with closing(ZooKeeperStore("zookeeper://{}:{}/{}".format(*server.address, ROOT))) as store:
         store.provision()
-    with session(server) as client, closing(FaultProxy(*server.address, is_request=is_verb)) as proxy:
+    with session(server) as client, closing(FaultProxy(*server.address, is_request=is_verb, greeted=True)) as proxy:
         yield harness_on(server, proxy, client)
 
 

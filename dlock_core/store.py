@@ -45,7 +45,8 @@ S12  Keys are opaque. Two keys that differ in any byte are two keys: no folding,
 
 **Trouble**
 
-S13  Each verb ends within *timeout_s* (seconds, more than 0), by an answer or by an exception.
+S13  Each verb ends within *timeout_s* (seconds, more than 0), by an answer or by an exception. A connection that takes longer to make is
+     kept for the next verb, so that it is had in the end.
 S14  :class:`~dlock_core.errors.StoreUnavailableError` means: certainly not applied, now or later.
 S15  :class:`~dlock_core.errors.OutcomeUnknownError` means anything less certain, also a write that was applied with an answer that cannot
      be read. A store never reports an unknown outcome as a grant or a refusal, and never sends a write twice by itself. Each write that it

@@ -5,7 +5,10 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Protocol
 
-__all__ = ["Fault", "Faults"]
+__all__ = ["SLOW_S", "Fault", "Faults"]
+
+# After so long each new connection hears its first answer, where they are slow.
+SLOW_S = 1.0
 
 
 class Fault(StrEnum):
@@ -15,7 +18,7 @@ class Fault(StrEnum):
     answers, until healed: then they arrive late. ``refuse``: the server cannot be reached. ``busy``: somebody else is in the middle of a
     write, and no other write comes through. ``trickle``: answers come byte by byte, and take longer than any time-out, until healed.
     ``cut``: requests reach the server, and the connection ends in the middle of each answer. ``drop``: all connections end, and who tries
-    to make one hears nothing.
+    to make one hears nothing. ``slow_connect``: all connections end, and each that is made hears its first answer after a second.
     """
 
     LOSE_REPLY = "lose_reply"
@@ -25,6 +28,7 @@ class Fault(StrEnum):
     TRICKLE = "trickle"
     CUT = "cut"
     DROP = "drop"
+    SLOW_CONNECT = "slow_connect"
 
 
 class Faults(Protocol):

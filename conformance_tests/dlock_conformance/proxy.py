@@ -1,4 +1,4 @@
-"""A TCP proxy that can lose replies or cut them, hold requests back, let answers trickle in, refuse connections or leave them unmade.
+"""A TCP proxy that loses replies or cuts them, holds requests back, lets answers trickle in, refuses or delays connections, or makes none.
 
 It counts requests, and knows no protocol: a request is what a client says before the server answers. Where a driver talks in the
 background too (monitoring), *is_request* tells by the first bytes which of it counts. Where a server begins to answer before it has done
@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from dlock_conformance.faults import Fault
+from dlock_conformance.faults import SLOW_S, Fault
 
 __all__ = ["LATE_S", "FaultProxy", "has_headers"]
 
@@ -34,9 +34,10 @@ _PACE_S = 0.2
 
 
 class FaultProxy:
-    """Listens on a free loopback port and passes on to *host*, *port*. Close it at the end."""
+    """Listens on a free loopback port and passes on to *host*, *port*. Close it at the end.
 
-    kinds = frozenset(Fault) - {Fault.BUSY}
+    *greeted*: a connection begins with words of its own, as a login is, before it carries a request; so it can be slow to begin.
+    """
 
     def __init__(
         self,
@@ -44,7 +45,10 @@ class FaultProxy:
         port: int,
         is_request: Callable[[bytes], bool] = lambda _: True,
         is_answered: Callable[[bytes], bool] = lambda _: True,
+        *,
+        greeted: bool = False,
     ) -> None:
+        self.kinds = frozenset(Fault) - {Fault.BUSY} - (set() if greeted else {Fault.SLOW_CONNECT})
         self._target = (host, port)
         self._is_request, self.is_answered = is_request, is_answered
         self._mutex = threading.Lock()
@@ -80,6 +84,7 @@ class FaultProxy:
             self._stop_listening()
             if fault is Fault.DROP:
                 self._listen_to_nobody()
+        if fault in (*_AWAY, Fault.SLOW_CONNECT):
             for pair in pairs:
                 pair.cut()
 
@@ -175,6 +180,10 @@ class FaultProxy:
         """Whether answers need not trickle, now or within *wait_s*."""
         return self._flows.wait(wait_s)
 
+    def begins_at(self) -> float:
+        """Return the instant before which a connection that is made now hears nothing, as :func:`time.monotonic` counts."""
+        return time.monotonic() + (SLOW_S if self._fault is Fault.SLOW_CONNECT else 0)
+
     def ended(self, pair: _Pair) -> None:
         """Forget a connection."""
         with self._mutex:
@@ -188,6 +197,7 @@ class _Pair:
         self._proxy, self._client, self._server = proxy, client, server
         self._mutex = threading.Lock()
         self._held = bytearray()
+        self._begins_at = proxy.begins_at()
         self._spoke = False  # the client did, and has no answer yet
         self._loses: Fault | None = None
         self._answered = threading.Event()  # what was delivered, if anything was
@@ -255,6 +265,7 @@ class _Pair:
         lost = b""
         try:
             while answered := self._server.recv(_CHUNK):
+                time.sleep(max(self._begins_at - time.monotonic(), 0))
                 with self._mutex:
                     self._spoke = False
                     self._answered.set()

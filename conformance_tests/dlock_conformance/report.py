@@ -29,6 +29,7 @@ _GIVE = {
     "trickle": _PROXY,
     "cut": _PROXY,
     "drop": _PROXY,
+    "slow_connect": "faults=FaultProxy(host, port, greeted=True), where a connection begins with words of its own, as a login is",
     "busy": "faults=… that can leave a write of somebody else open",
     "count_requests": "count_requests=proxy.requests",
     "several_processes": "several_processes=True, with a url",

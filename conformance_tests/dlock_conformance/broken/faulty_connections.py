@@ -59,6 +59,11 @@ def one_call_at_a_time(wire: Wire) -> None:
     setting(hangs=alone, ahangs=alone_in_loop)(wire)
 
 
+def connections_begun_anew(wire: Wire) -> None:
+    """Leave a connection that was not made in the time of a call, and begin another with the next."""
+    setting(connected=lambda: False)(wire)
+
+
 def waits_that(fail: Callable[[], None]) -> Patch:
     """Have a wait meet the fault of the way."""
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dlock_conformance.faults import Fault
+from dlock_conformance.faults import SLOW_S, Fault
 from dlock_conformance.needs import needs, verbs_of
 from dlock_conformance.records import fresh, held, tombstone
 from dlock_conformance.subject import Subject
@@ -24,6 +24,8 @@ __all__ = ["ConnectionClauses", "use_and_close"]
 
 SHORT_S, BRIEF_S, LONG_S = 0.25, 2.0, 5.0
 CALLERS, CALLS = 8, 25
+# A request gives up before a connection that is slow is made, and some come until one must have been: after steps of a login, or of a pool.
+GIVES_UP_S, MADE_S, PACE_S = 0.4, 8.0, 0.05
 
 
 class ConnectionClauses:
@@ -86,6 +88,20 @@ class ConnectionClauses:
             took <= SHORT_S + SLACK_S,
             f"a read with timeout_s={SHORT_S} took {took:.2f} s, while others with {LONG_S:g} s had no answer",
         )
+
+    @needs("slow_connect")
+    def test_s13_a_connection_that_takes_longer_than_a_request_is_had_in_the_end(self, trial: Trial) -> None:
+        """A store that begins anew with each request never has one: no lock of a short lease is granted there."""
+        store = trial.disturbed(Fault.SLOW_CONNECT)
+        record = trial.hold(trial.key())
+        with trial.fault(Fault.SLOW_CONNECT):
+            until = time.monotonic() + MADE_S
+            came = trial.tried(lambda: store.read(record.key, timeout_s=GIVES_UP_S))
+            while isinstance(came, StoreError) and time.monotonic() < until:
+                time.sleep(PACE_S)  # where it fails at once, until there is a connection
+                came = trial.tried(lambda: store.read(record.key, timeout_s=GIVES_UP_S))
+        wrong = f"a connection is made in {SLOW_S:g} s, and reads with timeout_s={GIVES_UP_S} found none within {MADE_S:g} s"
+        trial.require(came == record, f"{wrong}: keep the one that is being made for the next request", came=came)
 
     @needs("notify")
     @pytest.mark.parametrize("fault", [Fault.HANG, Fault.REFUSE])

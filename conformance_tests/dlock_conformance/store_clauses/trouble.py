@@ -25,7 +25,7 @@ __all__ = ["TroubleClauses"]
 STEPS = ["claim", "replace", "release", "replace_many", "claim_many", "claim_when_free"]
 READS = ["read", "read_age", "scan"]
 VERBS = [*STEPS, *READS, "prune"]
-UNANSWERED = [fault for fault in Fault if fault is not Fault.TRICKLE]
+UNANSWERED = [fault for fault in Fault if fault not in (Fault.TRICKLE, Fault.SLOW_CONNECT)]
 SHORT_S, TRICKLE_S, WAIT_S = 0.25, 0.3, 0.05
 # A time-out of which twice as much, or whole seconds, are later by more than LATE_S.
 TWICE_S = 0.55

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
-from dlock_conformance.faults import Fault
+from dlock_conformance.faults import SLOW_S, Fault
 from dlock_conformance.harness import Opening, StoreHarness
 from dlock_conformance.wire.errors import (
     NoReplyError,
@@ -76,11 +76,12 @@ class Wire:
         self._fault: Fault | None = None
         self._late: list[tuple[str, Any]] = []
         self._healed = threading.Event()
+        self._began_at: float | None = None  # the new connection, where it takes long
 
     def begin(self, fault: Fault) -> None:
         """Disturb the way."""
         self._healed.clear()
-        self._fault = fault
+        self._fault, self._began_at = fault, None
 
     def heal(self) -> None:
         """Let all through; what was held back arrives now."""
@@ -95,6 +96,8 @@ class Wire:
         fault = self._fault
         if fault in (Fault.REFUSE, Fault.DROP):
             raise NotSentError("no connection")
+        if fault is Fault.SLOW_CONNECT and not self.connected():
+            raise TimeoutError
         self.requests += 1
         if fault is Fault.HANG:
             self._late.append((verb, request))
@@ -105,6 +108,11 @@ class Wire:
         if fault in (Fault.LOSE_REPLY, Fault.CUT):
             raise NoReplyError("connection reset")
         return came
+
+    def connected(self) -> bool:
+        """Begin a connection, unless one was begun; whether it is made."""
+        self._began_at = self._began_at or time.monotonic()
+        return time.monotonic() - self._began_at >= SLOW_S
 
     def goes_on(self, request: Claim) -> Reply:
         """Do once more what a claim asked for that waits in the server: it is the same request."""
