@@ -332,12 +332,10 @@ class Cell(NamedTuple):
 
     @property
     def keys_part(self) -> int:
-        """By what the number of keys of the store is divided, so that the machine has time to answer."""
+        """By what the keys of the store are divided, for time to answer: the proxy has threads by connection, and writers look first."""
         if self.name == "chain":
             return 6  # twice as many parties, and how soon they take over counts
-        if self.options == _KINDS_OF_LOCKS["writers"]:
-            return 3  # a member looks before it writes: with more keys the stand-in for MongoDB answers too late for the lease
-        return 3 if self.proxied else 1  # the proxy has threads for each connection
+        return 3 if self.proxied or self.options == _KINDS_OF_LOCKS["writers"] else 1
 
     @property
     def of_bodies(self) -> bool:

@@ -88,12 +88,7 @@ BROKEN: tuple[Broken, ...] = (
     ),
     Broken("our errors have no cause", "S17", faulty.causeless),
     # ---- connections
-    Broken(
-        "a connection is begun anew by each call",
-        "S13",
-        faulty_connections.connections_begun_anew,
-        on_socket=False,
-    ),
+    Broken("connections are begun anew", "S13", faulty_connections.connections_begun_anew, on_socket=False),
     Broken("calls wait for one that has no answer", "S13", faulty_connections.one_call_at_a_time, on_socket=False),
     Broken(
         "a wait lets the driver's error out",
