@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 
 _S = TypeVar("_S", bound=socket.socket)
+_PLACE_S = 1.0
 
 
 def connected_socket(
@@ -20,6 +21,7 @@ def connected_socket(
 ) -> _S:
     """Return a socket of *make* that is connected to *address*: each place that its name stands for has a share of the time, or *least_s*.
 
+    One that is not the last has a second at most: who makes a connection that others use has long for it, and a request waits meanwhile.
     The search for the name has a time-out of its own, which nothing can set.
     """
     places = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)
@@ -27,7 +29,8 @@ def connected_socket(
         (family, kind, protocol, _, place), *places = places
         found = make(family, kind, protocol)
         try:
-            found.settimeout(max((deadline - time.monotonic()) / (1 + len(places)), least_s))
+            share_s = (deadline - time.monotonic()) / (1 + len(places))
+            found.settimeout(max(min(share_s, _PLACE_S) if places else share_s, least_s))
             found.connect(place)
         except OSError:
             found.close()
