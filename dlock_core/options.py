@@ -34,10 +34,10 @@ from dlock_core.record import DATA_MAX_BYTES, TOKEN_MAX, AttributeValue
 __all__ = ["ClientOptions", "EarlyTakeover", "LockOptions"]
 
 
-def to_seconds(value: object) -> float:
+def to_seconds(value: object, *, least: float = 0.0) -> float:
     """Return the duration *value* in seconds.
 
-    Raises: ValueError: it is not a finite number or timedelta of 0 or more.
+    Raises: ValueError: it is not a finite number or timedelta of 0 or more; the message names *least*, which is the caller's to check.
     """
     if isinstance(value, timedelta):
         value = value.total_seconds()
@@ -49,16 +49,16 @@ def to_seconds(value: object) -> float:
     except OverflowError:
         seconds = math.inf
     if not math.isfinite(seconds) or seconds < 0:
-        raise ValueError(f"{seconds:g} is not a finite number of seconds, 0 or more")
+        raise ValueError(f"{seconds:g} is not a finite number of seconds, {least:g} or more")
     if seconds > _LONGEST_S:
         raise ValueError(f"{seconds:g} s is too long; at most {_LONGEST_S:g} seconds are possible")
     return seconds
 
 
 def _positive(value: object) -> float:
-    seconds = to_seconds(value)
-    if seconds < _SHORTEST_S:
-        raise ValueError(f"{seconds:g} s is too short; give {_SHORTEST_S:g} seconds or more")
+    seconds = to_seconds(value, least=SHORTEST_S)
+    if seconds < SHORTEST_S:
+        raise ValueError(f"{seconds:g} s is too short; give {SHORTEST_S:g} seconds or more")
     return seconds
 
 
@@ -121,7 +121,7 @@ def _hook(value: object) -> object:
 
 
 # The unit of the lease in a record.
-_SHORTEST_S = 0.001
+SHORTEST_S = 0.001
 # Somewhat more than timedelta.max: a number with which one can still calculate.
 _LONGEST_S = 1e14
 _DELAY_MAX_S = 60.0

@@ -92,7 +92,7 @@ def every(period: Seconds) -> Callable[[], int]:
     Raises: ConfigurationError: *period* is not a duration of 1 second or more.
     """
     try:
-        seconds = to_seconds(period)
+        seconds = to_seconds(period, least=1)
     except ValueError as error:
         raise ConfigurationError(f"period: {error}") from None
     if seconds < 1:

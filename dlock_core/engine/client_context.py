@@ -267,7 +267,7 @@ class ClientContext:
             if name in self._refuses:
                 raise UnsupportedError(f"{name} cannot be had from this store: {self._refuses[name]}")
 
-    def with_lease(self, options: LockOptions, lease_duration: float) -> Timings:
+    def with_lease(self, options: LockOptions, lease_duration: Any) -> Timings:
         """Return the timings of *options* with another lease.
 
         Raises: ConfigurationError: it does not fit.
@@ -314,13 +314,13 @@ def forked_error(what: str) -> LeaseStateError:
     )
 
 
-def check_seconds(value: Any, name: str) -> float:
+def check_seconds(value: Any, name: str, *, least: float = 0.0) -> float:
     """Return the duration *value* in seconds.
 
-    Raises: ConfigurationError: it is none; the message says *name*.
+    Raises: ConfigurationError: it is none; the message says *name*, and *least*, as :func:`to_seconds` does.
     """
     try:
-        return to_seconds(value)
+        return to_seconds(value, least=least)
     except ValueError as error:
         raise ConfigurationError(f"{name}: {error}") from None
 

@@ -21,6 +21,7 @@ from dlock_core.errors import (
 from dlock_core.lease import quarantine_ms
 from dlock_core.members import keeping_sessions
 from dlock_core.once import NOTHING, Finished, SlotSource, check_slot, finished_in, is_due, later_slot, mark
+from dlock_core.options import SHORTEST_S
 from dlock_core.record import Loss, LossReason
 from dlock_core.states import Held, Lost, Outcome, Seeking
 from dlock_core.timings import NANOS
@@ -85,7 +86,7 @@ class JobRun:
             raise ConfigurationError(f"once() takes no {refused[0]}: {why}")
         context.check_supported("attributes", "data", "replace_data")
         at_least_s = check_seconds(at_least_for, "at_least_for")
-        at_most_s = None if at_most_for is None else check_seconds(at_most_for, "at_most_for")
+        at_most_s = None if at_most_for is None else check_seconds(at_most_for, "at_most_for", least=SHORTEST_S)
         if at_most_s is not None and at_least_s > at_most_s:
             raise ConfigurationError(f"at_least_for={at_least_s:g} s exceeds at_most_for={at_most_s:g} s")
         self._at_least_ms = round(at_least_s * 1000)

@@ -303,7 +303,7 @@ class LeaseView:
             return None
         if self._handle.options.fail_closed:
             raise ConfigurationError(f"lock {self.key!r} is fail-closed: it has no lease to change")
-        return self._context.with_lease(self._handle.options, check_seconds(lease_duration, "lease_duration"))
+        return self._context.with_lease(self._handle.options, lease_duration)
 
     def _leaving(self, body_error: BaseException | None, error: Exception) -> Exception | None:
         """Return what leaves the block where the release raised *error*: never anything in place of the body's own exception."""

@@ -57,7 +57,7 @@ async def prune(
 
 def _checked(store: AsyncLockStore, context: ClientContext, older_than: Seconds) -> float:
     """Return *older_than* in seconds, if the store and the options allow a prune by it."""
-    older_than_s = check_seconds(older_than, "older_than")
+    older_than_s = check_seconds(older_than, "older_than", least=OLDER_THAN_MIN_S)
     if older_than_s < OLDER_THAN_MIN_S:
         raise ConfigurationError(
             f"older_than {older_than_s:g} s is less than {OLDER_THAN_MIN_S} s (25 h): a claim that is sent before a record goes must not "

@@ -73,6 +73,7 @@ async def test_key_that_carries_something_else_is_refused_and_kept(world: World)
         ({"slot": 1, "at_least_for": -1}, "at_least_for: -1"),
         ({"slot": 1, "at_most_for": 2, "stop_grace": 2}, "stop_grace=2 s must be shorter than at_most_for, 2 s"),
         ({"slot": 1, "at_most_for": 0}, "at_most_for: 0 s is too short"),
+        ({"slot": 1, "at_most_for": -1}, r"at_most_for: -1 is not a finite number of seconds, 0\.001 or more"),
         ({"slot": 1, "colour": "red"}, "unknown option 'colour'"),
     ],
 )

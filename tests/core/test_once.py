@@ -234,6 +234,7 @@ def test_hosts_in_other_time_zones_name_the_same_slots(monkeypatch: pytest.Monke
         (lambda: slots.hourly(60), "minute 60"),
         (lambda: slots.hourly(True), "minute True"),
         (lambda: slots.every(0.5), "period 0.5 s"),
+        (lambda: slots.every(-1), "period: -1 is not a finite number of seconds, 1 or more"),
         (lambda: slots.every("1"), "period: str"),  # type: ignore[arg-type]  # wrong on purpose
     ],
 )

@@ -232,7 +232,7 @@ def test_duration_may_be_a_number_or_a_timedelta(name: str, value: Any) -> None:
         (math.nan, "nan is not a finite number of seconds"),
         (math.inf, "inf is not a finite"),
         (-math.inf, "-inf is not a finite"),
-        (-1, "-1 is not a finite number of seconds, 0 or more"),
+        (-1, "-1 is not a finite number of seconds, 0"),
         (-0.001, "-0.001 is not"),
         (timedelta(seconds=-1), "-1 is not"),
         (10**400, "inf is not a finite"),
@@ -250,10 +250,10 @@ def test_bad_duration_is_refused_by_name(name: str, value: Any, message: str) ->
 
 
 @pytest.mark.parametrize("name", sorted(set(DURATIONS) - {"timeout", "stop_grace", "lock_delay"}))
-@pytest.mark.parametrize("value", [0, 0.0, timedelta(0), 1e-9, 0.0005, 5e-324])
+@pytest.mark.parametrize("value", [0, 0.0, timedelta(0), 1e-9, 0.0005, 5e-324, -1])
 def test_duration_that_is_none_is_refused(name: str, value: Any) -> None:
     """Nothing shorter than the unit of the record: it would round to nothing, and a loop to no pause."""
-    with pytest.raises(ConfigurationError, match=rf"{name}: .* s is too short; give 0\.001 seconds or more"):
+    with pytest.raises(ConfigurationError, match=rf"{name}: .* 0\.001 (seconds )?or more"):
         ClientOptions(**{name: value})
 
 
