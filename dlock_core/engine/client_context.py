@@ -127,8 +127,8 @@ class ClientContext:
                 given = near(name, self.options.allow_unsafe)
                 instead = f" in place of {given!r}" if given else ""
                 raise UnsafeStoreError(
-                    f"{guarantees.store} store refused: {reason}; to accept that, put {name!r} into allow_unsafe{instead}; "
-                    "'dlock doctor' names a remedy",
+                    f"{guarantees.store} store refused: {reason}; to accept that, put {name!r} into allow_unsafe{instead}, or give "
+                    f"--allow-unsafe {name} to the command; 'dlock doctor' names a remedy",
                     name=name,
                 )
             _log.warning("%s store with the accepted trait %r: %s", guarantees.store, name, reason)

@@ -82,6 +82,7 @@ class TestGuarantees:
             connect(f"sqlite:///{path}").try_acquire("k")
 
         assert raised.value.name == "sqlite-second-name"
+        assert "give --allow-unsafe sqlite-second-name to the command" in str(raised.value)
         with connect(f"sqlite:///{path}", allow_unsafe={"sqlite-second-name"}) as client:
             client.acquire("k").release()
 
