@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from opentelemetry.trace import StatusCode
 from dlock_contrib import opentelemetry
 from dlock_contrib.opentelemetry import Telemetry
 from dlock_core import AcquireTimeoutError, LockEvent, LockLostError, LossReason, __version__, aconnect, connect
+from tests.core.processes import run_program
 from tests.documentation import shown
 
 
@@ -180,6 +182,43 @@ def test_prometheus_is_served_as_the_page_says() -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert re.fullmatch(r"dlock_held(\{.*\})? 1.0\n", done.stdout)
 
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_forked_child_that_sets_the_sdk_up_counts_its_own_locks_alone() -> None:
+    """The lock that the parent holds at the fork is none of them; Telemetry and the client were made before, as the page says."""
+    ended = run_program(FORKED, "-W", "ignore::DeprecationWarning", "-W", "ignore::RuntimeWarning")
+
+    assert (ended.code, ended.err) == (0, "")
+    assert ended.out == "1 acquired, 0 held\n"
+
+
+FORKED = """
+from opentelemetry import metrics
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from dlock_contrib.opentelemetry import Telemetry
+
+telemetry, told = Telemetry(), threading.Event()
+
+def hook(event):
+    telemetry(event)
+    if event.kind == "granted":
+        told.set()
+
+locks = shared_client("memory://", on_event=hook)
+with locks.lock("parent"):
+    told.wait()
+    if os.fork() == 0:
+        reader = InMemoryMetricReader()
+        metrics.set_meter_provider(MeterProvider([reader]))
+        locks.acquire("child").release()
+        locks.close()  # the hook has had all events then
+        [scope] = reader.get_metrics_data().resource_metrics[0].scope_metrics
+        points = {metric.name: metric.data.data_points[0] for metric in scope.metrics}
+        print(points["dlock.acquire.duration"].count, "acquired,", points["dlock.held"].value, "held", flush=True)
+        os._exit(0)
+    assert os.wait()[1] == 0
+"""
 
 SCRAPED = """
 import time
