@@ -25,7 +25,7 @@ from django.test import RequestFactory, override_settings
 from django.utils.autoreload import get_child_arguments
 
 from dlock_contrib.django import locks
-from dlock_core import connect
+from dlock_core import LockLostError, connect
 from dlock_core.fence import FencedWSGI, MemoryTokens, sql_update
 from tests.backends import url_for
 from tests.documentation import Names, shown
@@ -257,6 +257,22 @@ def test_a_lock_that_is_lost_meanwhile_fails_the_command(monkeypatch: pytest.Mon
     with pytest.raises(CommandError, match=r"check may have run beside another one") as raised:
         call_command("run_locked", "lost", "check")
     assert raised.value.returncode == 76
+
+
+def test_a_lock_that_the_command_itself_loses_is_its_own_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lock under which it runs was kept: no code says that another command may have run, and the traceback shows the place."""
+
+    def losing(**_: Any) -> list[Any]:
+        with locks["default"].lock("own", max_hold=0.001) as own:
+            while own.is_valid:
+                pass
+            own.ensure()
+        return []
+
+    monkeypatch.setattr(registry, "registered_checks", {losing})
+    losing.tags = ()  # type: ignore[attr-defined]  # as register() does
+    with pytest.raises(LockLostError, match="'own'"):
+        call_command("run_locked", "kept", "check")
 
 
 def test_a_command_that_starts_itself_again_does_not_wait_for_its_own_lock(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,6 +66,8 @@ class Command(BaseCommand):  # type: ignore[misc]  # django is published without
                 program = list(sys.argv)
                 ManagementUtility(program).fetch_command(argv[0]).run_from_argv(program)
         except LockLostError as error:
+            if lease.loss is None:  # the command lost a lock of its own
+                raise
             raise CommandError(f"{error}; {argv[0]} may have run beside another one", returncode=_LOST) from error
         finally:
             sys.argv = ours
