@@ -10,10 +10,11 @@ from dlock_core import AcquireTimeoutError, AsyncLockClient, aconnect
 async def pay(client: AsyncLockClient, order: str) -> tuple[int, str]:
     """Answer a request."""
     try:
-        async with client.lock(f"orders/{order}", timeout=0.2):
-            await asyncio.sleep(1)  # the payment
+        lease = await client.acquire(f"orders/{order}", timeout=0.2)
     except AcquireTimeoutError:
         return 409, "the order is being paid already"
+    async with lease:  # outside of the try: what the payment raises is no refusal of this lock
+        await asyncio.sleep(1)  # the payment
     return 200, "paid"
 
 
