@@ -83,7 +83,7 @@ class OnceExecutor(ThreadPoolExecutor):  # type: ignore[misc]  # apscheduler is 
         if _draws_times(job.trigger):
             raise ConfigurationError(
                 f"job {job.name!r} has times that each host draws for itself, so each would run it; "
-                "give its trigger no jitter, and an interval a start_date of whole seconds"
+                "give its trigger no jitter, an interval a start_date, and a single run a run_date, both of whole seconds"
             )
         future = self._pool.submit(self._run, job, run_times)
         future.add_done_callback(lambda done: self._over(job.id, done))
@@ -119,6 +119,10 @@ class OnceExecutor(ThreadPoolExecutor):  # type: ignore[misc]  # apscheduler is 
 
 
 def _draws_times(trigger: Any) -> bool:
-    """Whether *trigger* fires at random times, or begins when it was made: then its time has microseconds."""
-    begins = trigger.start_date.microsecond if isinstance(trigger, IntervalTrigger) else 0
-    return bool(getattr(trigger, "jitter", None)) or begins % 1000 > 0
+    """Whether *trigger*, or one of which it is made, fires at random times, or from when it was made: then its time has microseconds."""
+    begins = trigger.start_date if isinstance(trigger, IntervalTrigger) else getattr(trigger, "run_date", None)
+    return (
+        bool(getattr(trigger, "jitter", None))
+        or (begins is not None and begins.microsecond % 1000 > 0)
+        or any(map(_draws_times, getattr(trigger, "triggers", ())))
+    )

@@ -22,6 +22,7 @@ from apscheduler.events import (
     EVENT_JOB_SUBMITTED,
 )
 from apscheduler.schedulers.background import BackgroundScheduler
+from apscheduler.triggers.combining import OrTrigger
 from apscheduler.triggers.cron import CronTrigger
 from apscheduler.triggers.date import DateTrigger
 from apscheduler.triggers.interval import IntervalTrigger
@@ -133,7 +134,7 @@ def test_a_run_that_lost_its_lock_is_an_error_of_its_time_alone(caplog: pytest.L
 def test_a_host_that_takes_over_from_a_dead_one_is_not_late(hosts: list[LockClient]) -> None:
     """The time in which it watched the dead one is no part of the grace for misfires, which is a second by default."""
     runs: list[int] = []
-    time = dt.datetime.now(dt.UTC) + dt.timedelta(seconds=0.5)
+    time = (dt.datetime.now(dt.UTC) + dt.timedelta(seconds=1.5)).replace(microsecond=0)
     died = hosts[0].once("jobs/report", slot=time.isoformat(timespec="milliseconds"), auto_renew=False)
     assert died.__enter__().due
     scheduler = BackgroundScheduler(executors={"default": OnceExecutor(hosts[1])}, timezone=dt.UTC)
@@ -203,8 +204,10 @@ async def _coroutine() -> None:
         (_coroutine, {"id": "report"}, "is a coroutine function, which no thread can run"),
         (_job, {"id": "report", "trigger": CronTrigger(end_date=TIME, jitter=5)}, "no jitter"),
         (_job, {"id": "report", "trigger": IntervalTrigger(end_date=TIME)}, "a start_date"),
+        (_job, {"id": "report", "trigger": OrTrigger([IntervalTrigger(end_date=TIME)])}, "a start_date"),
+        (_job, {"id": "report", "trigger": None}, "and a single run a run_date, both of whole seconds"),
     ],
-    ids=["without an id", "coroutine", "jitter", "an interval that begins now"],
+    ids=["without an id", "coroutine", "jitter", "an interval that begins now", "one of several", "without a trigger"],
 )
 @pytest.mark.parametrize("hosts", ["sqlite"], indirect=True)
 def test_a_job_that_cannot_run_once_is_refused(
