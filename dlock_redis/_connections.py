@@ -9,6 +9,7 @@ and one that all waiters share: it is subscribed to the channel of the store, an
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 import time
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import redis
 
 from dlock_core.errors import StoreUnavailableError
-from dlock_core.kit import DaemonThread, Lane, News, Pool, Watch, is_idle, on_lane, perform
+from dlock_core.kit import BeginsAnew, DaemonThread, Lane, News, Pool, Watch, is_idle, on_lane, perform, watch_forks
 from dlock_redis import _errors as errors
 from dlock_redis._resp import Answers, IncompleteError, answer_in, pack
 from dlock_redis._servers import Locate, Request, Servers, Source
@@ -72,7 +73,7 @@ class Inbox:
                 yield answer[2].decode(errors="replace")
 
 
-class _Link:
+class _Link(BeginsAnew):
     """A connection of the blocking driver."""
 
     def __init__(self, connection: Any) -> None:
@@ -80,6 +81,12 @@ class _Link:
         self._socket = connection._sock  # redis-py has no public way to a time-out for one request
         self._timeout_s = -1.0
         self.fit = True
+        watch_forks(self)
+
+    def after_fork_in_child(self) -> None:
+        """Give back the descriptor: else the server grants a claim that waits on it to the parent, though that has died."""
+        if self._socket.fileno() >= 0:
+            os.close(self._socket.detach())
 
     def is_alive(self) -> bool:
         """Whether the server has neither closed the connection nor said something unasked."""

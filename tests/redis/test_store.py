@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -17,7 +16,7 @@ from dlock_core.store import Grade, Release, Replace, Reply, TokenOrder
 from dlock_redis import RedisStore
 from dlock_redis._errors import ACL_RULES
 from dlock_redis._scripts import CLAIM
-from tests.redis.support import ABOUT, Server, calls, claim, fresh, granted, held, idle, release, renew, tomb, version
+from tests.redis.support import ABOUT, Server, calls, claim, fresh, granted, held, release, renew, tomb, version
 
 THREADS = 8
 
@@ -381,20 +380,3 @@ def test_guarantees_without_the_right_to_ask(open_store: Callable[..., Any], ser
 
     assert not found.durable
     assert any("forbidden" in note for note in found.notes)
-
-
-def test_child_of_a_fork_never_uses_its_parents_connections(url: str, key: str) -> None:
-    """Parent and child would read each other's answers."""
-    with redis.Redis.from_url(url) as client:
-        store = RedisStore(client)
-        record = granted(store, key)
-        [link] = idle(store)
-        pid = os.fork()
-        if pid == 0:
-            same = store.read(key, timeout_s=5.0) == record
-            os._exit(0 if same and link not in idle(store) else 1)
-        assert os.waitpid(pid, 0)[1] == 0
-
-        assert store.read(key, timeout_s=5.0) == record
-        assert idle(store) == [link]
-        store.close()
