@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import select
 import subprocess
 import sys
-from typing import IO, TYPE_CHECKING, Any
+import time
+from pathlib import Path
+from typing import IO, Any
 
 from dlock_core import LockRecord, connect
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 PATIENCE_S = 30.0
+# Takes the terminal on stdin as its own, as a login does, then becomes a shell with job control.
+_LOGIN = """
+import fcntl, os, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+os.execvp("bash", ["bash", "--norc", "--noprofile", "--noediting", "-i"])
+"""
 
 
 class Shell:
@@ -87,6 +94,45 @@ class Shell:
         done = self.run(*arguments, "-o", "json")
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
+
+
+class Terminal:
+    """A terminal with a shell in it."""
+
+    def __init__(self, shell: Shell) -> None:
+        self.master, slave = os.openpty()
+        environment = shell.environment | {
+            "PS1": "ready$ ",
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        }
+        command = [sys.executable, "-c", _LOGIN]
+        self.process = subprocess.Popen(
+            command, stdin=slave, stdout=slave, stderr=slave, start_new_session=True, env=environment, cwd=shell.folder
+        )
+        os.close(slave)
+        self.text = ""
+        self.expect(r"ready\$ ")
+
+    def type(self, text: str) -> None:
+        """Type *text*."""
+        os.write(self.master, text.encode())
+
+    def go_on(self) -> None:
+        """Continue the command that is stopped; return when the keyboard is its own: the shell shows the command before that."""
+        self.type("fg\n")
+        deadline = time.monotonic() + PATIENCE_S
+        while os.tcgetpgrp(self.master) == self.process.pid:
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+
+    def expect(self, pattern: str) -> str:
+        """Read until *pattern* appears; return what came until then."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not (found := re.search(pattern, self.text)):
+            assert select.select([self.master], [], [], max(0.0, deadline - time.monotonic()))[0], self.text
+            self.text += os.read(self.master, 4096).decode()
+        before, self.text = self.text[: found.end()], self.text[found.end() :]
+        return before
 
 
 def line(stream: IO[str] | None) -> str:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import os
-import pty
 import re
-import select
 import shutil
 import signal
 import sqlite3
-import subprocess
 import sys
 import time
 from contextlib import closing
@@ -19,58 +16,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dlock_core import connect
-from tests.cli.support import PATIENCE_S, Shell, finish_with_line
+from tests.cli.support import PATIENCE_S, Shell, Terminal, finish_with_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# Takes the terminal on stdin as its own, as a login does, then becomes a shell with job control.
-LOGIN = """
-import fcntl, os, termios
-fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-os.execvp("bash", ["bash", "--norc", "--noprofile", "--noediting", "-i"])
-"""
-
 pytestmark = pytest.mark.skipif(shutil.which("bash") is None, reason="needs a shell with job control")
-
-
-class Terminal:
-    """A terminal with a shell in it."""
-
-    def __init__(self, shell: Shell) -> None:
-        self.master, slave = pty.openpty()
-        environment = shell.environment | {
-            "PS1": "ready$ ",
-            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        }
-        command = [sys.executable, "-c", LOGIN]
-        self.process = subprocess.Popen(
-            command, stdin=slave, stdout=slave, stderr=slave, start_new_session=True, env=environment, cwd=shell.folder
-        )
-        os.close(slave)
-        self.text = ""
-        self.expect(r"ready\$ ")
-
-    def type(self, text: str) -> None:
-        """Type *text*."""
-        os.write(self.master, text.encode())
-
-    def go_on(self) -> None:
-        """Continue the command that is stopped; return when the keyboard is its own: the shell shows the command before that."""
-        self.type("fg\n")
-        deadline = time.monotonic() + PATIENCE_S
-        while os.tcgetpgrp(self.master) == self.process.pid:
-            assert time.monotonic() < deadline
-            time.sleep(0.005)
-
-    def expect(self, pattern: str) -> str:
-        """Read until *pattern* appears; return what came until then."""
-        deadline = time.monotonic() + PATIENCE_S
-        while not (found := re.search(pattern, self.text)):
-            assert select.select([self.master], [], [], max(0.0, deadline - time.monotonic()))[0], self.text
-            self.text += os.read(self.master, 4096).decode()
-        before, self.text = self.text[: found.end()], self.text[found.end() :]
-        return before
 
 
 @pytest.fixture
