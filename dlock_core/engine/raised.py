@@ -138,10 +138,11 @@ def refused_error(
 
 
 def waiting_time(timings: Timings, waited_ns: int) -> tuple[float, str]:
-    """Return the seconds in which an acquire was to have its lock, and the words for them; without a limit, those that it waited."""
+    """Return the seconds in which an acquire was to have its lock, or that it waited until its tries were over, and the words for them."""
     if not timings.wait_ns:
         return 0.0, "in one try"
-    timeout = (waited_ns if timings.wait_ns == NEVER else timings.wait_ns) / NANOS
+    is_timed = timings.wait_ns != NEVER and (timings.retries_max == NEVER or waited_ns >= timings.wait_ns)
+    timeout = (timings.wait_ns if is_timed else waited_ns) / NANOS
     return timeout, f"within {timeout:.1f} s" if round(timeout, 1) else f"within {timeout * 1000:.2g} ms"
 
 

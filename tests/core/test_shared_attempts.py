@@ -55,8 +55,9 @@ async def test_refusal_that_may_be_old_is_read_again(world: World, linearizable:
         ({"timeout": 0.03}, "could not acquire lock 'k' within 30 ms: held by 1 writer", 0.03),
         ({"timeout": 0}, "could not acquire lock 'k' in one try: held by 1 writer", 0),
         ({"retries": 2}, "could not acquire lock 'k' within ", None),
+        ({"retries": 2, "timeout": 30}, "could not acquire lock 'k' within ", None),
     ],
-    ids=["timeout", "short timeout", "one try", "retries"],
+    ids=["timeout", "short timeout", "one try", "retries", "retries before the timeout"],
 )
 async def test_refusal_says_how_long_it_waited_and_for_whom(
     world: World, options: dict[str, Any], said: str, seconds: float | None
