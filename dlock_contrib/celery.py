@@ -19,6 +19,7 @@ from dlock_core import (
     ConfigurationError,
     LeaseStateError,
     LockClient,
+    StoreError,
     shared_client,
 )
 
@@ -43,6 +44,8 @@ class LockedTask(Task):  # type: ignore[misc]  # celery is published without typ
 
     *when_held* says what happens while another task holds the lock. "retry": the task comes back after ``default_retry_delay`` seconds, but
     only ``max_retries`` times, and then fails with AcquireTimeoutError. "ignore": the task is dropped, and its result is None.
+
+    A StoreError of the acquire fails the task, or brings it back so where its ``autoretry_for`` names that error.
     """
 
     abstract = True
@@ -127,6 +130,11 @@ class LockedTask(Task):  # type: ignore[misc]  # celery is published without typ
                 raise self.retry(exc=error) from error
             _log.info("task %s is dropped: %s", self.name, error)
             return None
+        except StoreError as error:
+            # Celery's autoretry goes around the body, which has not begun.
+            if self.request.is_eager or not isinstance(error, tuple(getattr(self, "autoretry_for", ()))):
+                raise
+            raise self.retry(exc=error, **getattr(self, "retry_kwargs", {})) from error
         with lease:
             token = _running.set({**_running.get(), self.name: lease})
             try:

@@ -19,7 +19,15 @@ from celery import Celery, _state
 from celery.exceptions import Retry
 
 from dlock_contrib.celery import LockedTask
-from dlock_core import AcquireTimeoutError, ConfigurationError, LeaseStateError, LockLostError, connect, shared_client
+from dlock_core import (
+    AcquireTimeoutError,
+    ConfigurationError,
+    LeaseStateError,
+    LockLostError,
+    StoreError,
+    connect,
+    shared_client,
+)
 from tests.backends import url_for
 
 ROOT = Path(__file__).parents[2]
@@ -219,6 +227,26 @@ def test_a_task_that_is_called_directly_is_locked_too(app: Celery) -> None:
         pay({"number": 7})
     with pytest.raises(LeaseStateError, match="does not run here"):
         _ = pay.lease
+    locks.close()
+
+
+@pytest.mark.parametrize(
+    ("settings", "raised"),
+    [({}, StoreError), ({"autoretry_for": (Exception,), "retry_kwargs": {"countdown": 60}}, Retry)],
+)
+def test_a_store_that_is_away_is_asked_again_where_the_task_is_retried_for_such_errors(
+    app: Celery, settings: dict[str, Any], raised: type[Exception]
+) -> None:
+    """Though the error comes before the body, which is all that Celery's autoretry sees."""
+    locks = shared_client("redis://127.0.0.1:9/0")
+
+    @app.task(base=LockedTask, shared=False, lock_client=locks, lock_key="k", **settings)
+    def report() -> None: ...
+
+    report.push_request(id="1", args=(), kwargs={}, called_directly=False)
+    with pytest.raises(raised) as caught:
+        report()
+    assert getattr(caught.value, "when", 60) == 60
     locks.close()
 
 
