@@ -13,7 +13,7 @@ import time
 from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from urllib.parse import quote
 
 from dlock_conformance.proxy import FaultProxy, has_headers
@@ -185,7 +185,7 @@ class _Cluster:
         self._cluster = CLUSTERS[name](DLOCK_TEST_DATA=str(folder))
         self.url = f"{name}://{self._cluster.endpoints}/proof"
         # Syncs and pings of ZooKeeper may stand for requests: the cells count none.
-        of_name = {"is_request": has_headers, "is_answered": has_headers} if name == "etcd" else {}
+        of_name: dict[str, Any] = {"is_request": has_headers, "is_answered": has_headers} if name == "etcd" else {}
         self.proxy = FaultProxy("127.0.0.1", self._cluster.members[0].port, **of_name)
         self.proxied = f"{name}://{self.proxy.address}/proof"
         backend = backend_for(self.url)
