@@ -132,7 +132,7 @@ class SqliteFile:
         except (OutcomeUnknownError, sqlite3.Error) as error:
             if isinstance(error, sqlite3.ProgrammingError) and self._turn != turn:
                 raise _OvertakenError from error
-            if isinstance(error, OutcomeUnknownError) or not wire.keeps_connection(error):
+            if not wire.keeps_connection(error):
                 self._drop()
             raise
         finally:

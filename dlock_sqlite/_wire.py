@@ -72,7 +72,7 @@ def encode(record: LockRecord, written: str | None = None) -> Row:
 # ---- trouble
 
 
-def is_busy(error: sqlite3.Error) -> bool:
+def is_busy(error: Exception) -> bool:
     """Whether another process holds the file just now, so that trying again may help."""
     return _code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
@@ -110,7 +110,7 @@ def check_room(path: str, wanted: int) -> None:
         raise error
 
 
-def keeps_connection(error: sqlite3.Error) -> bool:
+def keeps_connection(error: Exception) -> bool:
     """Whether the connection is as good as before *error*: the file was busy, or a row holds text that cannot be read."""
     return is_busy(error) or _is_unreadable(error)
 
@@ -136,7 +136,7 @@ def trouble(error: sqlite3.Error, path: str, key: str | None, *, at_commit: bool
     return kind(f"SQLite file {path!r}: nothing was written, {reason} ({name}); {advice}", key=key)
 
 
-def _is_unreadable(error: sqlite3.Error) -> bool:
+def _is_unreadable(error: Exception) -> bool:
     return "decode to UTF-8" in str(error)
 
 

@@ -87,6 +87,7 @@ class TestUnreadable:
         verbs: list[Callable[[], object]] = [
             lambda: store.claim(Claim(held(), Expect.ANY), timeout_s=SOON_S),
             lambda: store.claim(Claim(held(), record.version), timeout_s=SOON_S),
+            lambda: store.claim_many([Claim(held(key), Expect.ANY) for key in ("new", "k")], timeout_s=SOON_S),
             lambda: store.replace(Replace(held(), record.version), timeout_s=SOON_S),
             lambda: store.release(Release(tombstone, record.version), timeout_s=SOON_S),
             lambda: read(store),
@@ -101,8 +102,9 @@ class TestUnreadable:
             else "(the SQLite file has|^record) under key 'k'"
         )
         for verb in verbs:
-            with pytest.raises(RecordError, match=known):
+            with pytest.raises(RecordError, match=known) as caught:
                 verb()
+            assert caught.value.key in ("k", "?")
 
         assert path.with_name("locks.db-wal").read_bytes() == before
         assert read(store, "other") is not None
@@ -193,6 +195,12 @@ class TestTrouble:
         with occupied(store), pytest.raises(StoreUnavailableError, match=r"locked for 0.1 s"):
             store.read("k", timeout_s=0.1)
 
+    def test_a_wait_looks_for_no_longer_than_it_may(self, store: SqliteStore) -> None:
+        """Nor for less, which would make a busy file trouble."""
+        record = take(store)
+        with occupied(store), pytest.raises(StoreUnavailableError, match=r"locked for 0\.[2-4]\d* s"):
+            store.wait(record, ticket="t", timeout_s=0.4)
+
     def test_a_closed_store_says_so(self, path: Path, store: SqliteStore) -> None:
         """Closing twice is closing once, and each verb is then certainly not applied."""
         record = take(store)
@@ -261,6 +269,35 @@ class TestTrouble:
         store._file.run(closed, None, SOON_S)
 
         assert store._file._connection is None
+
+    @pytest.mark.parametrize(
+        ("statement", "kind", "words"),
+        [
+            ("BEGIN", StoreUnavailableError, "nothing was written"),
+            ("COMMIT", OutcomeUnknownError, "the commit failed"),
+        ],
+    )
+    def test_after_an_error_of_the_driver_the_store_is_usable(
+        self, path: Path, store: SqliteStore, statement: str, kind: type[StoreError], words: str
+    ) -> None:
+        """On a new connection. At the commit the outcome is open; the driver is told to forbid it, as if the disk failed."""
+        record = take(store)
+
+        def forbidden(action: int, what: str | None, *_: object) -> int:
+            return sqlite3.SQLITE_DENY if (action, what) == (sqlite3.SQLITE_TRANSACTION, statement) else 0
+
+        store._file.run(lambda connection: connection.set_authorizer(forbidden), None, SOON_S)
+        with pytest.raises(kind, match=f"'{path}': {words}") as caught:
+            free(store, record)
+
+        assert caught.value.key == "k"
+        assert isinstance(caught.value.__cause__, sqlite3.DatabaseError)
+        free(store, record)
+
+    def test_a_statement_that_the_driver_cannot_run_is_told_at_once(self, store: SqliteStore) -> None:
+        """It has the class of what is asked of a connection that a signal handler has closed, after which the call begins anew."""
+        with pytest.raises(StoreUnavailableError, match="binding"):
+            store._file.run(lambda connection: connection.execute("SELECT ?"), None, SOON_S)
 
     def test_errors_at_the_commit_are_unknown_and_before_it_certain(self) -> None:
         """One code of the driver is two outcomes, by when it came; the driver's words are kept."""
