@@ -230,10 +230,11 @@ store.close()
         inherited = store._file._connection
         store._file._pid = -1
 
-        with closing(SqliteStore(path)) as other:
+        with closing(SqliteStore(path)) as other, closing(SqliteStore(path.with_name("other.db"))) as elsewhere:
             for refused in (store, other):
                 with pytest.raises(StoreUnavailableError, match="forked while it was in use"):
                     read(refused)
+            assert read(elsewhere) is None
         store.close()
 
         assert inherited is not None
