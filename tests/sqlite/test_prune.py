@@ -51,12 +51,15 @@ def test_a_row_of_an_earlier_boot_is_as_old_as_the_wall_clocks_say(
     after.close()
 
 
-def test_the_floor_outlives_the_store_and_is_no_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is the row of a key that no lock can have, and rises with each prune, never falls."""
+@pytest.mark.parametrize("together", [False, True])
+def test_the_floor_outlives_the_store_and_is_no_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, together: bool
+) -> None:
+    """It is the row of a key that no lock can have, above all that were removed, together or in turn."""
     store = SqliteStore(tmp_path / "locks.db")
     high, low = freed(store, "high", None, token=700), freed(store, "low", None, token=3)
     monkeypatch.setattr(_clock, "now_ns", lambda: now_ns() + 2 * HOUR_MS * 10**6)
-    assert [pruned(store, high), pruned(store, low)] == [1, 1]
+    assert (pruned(store, high, low) if together else pruned(store, high) + pruned(store, low)) == 2
     store.close()
     again = SqliteStore(tmp_path / "locks.db")
 

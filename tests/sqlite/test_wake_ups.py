@@ -17,8 +17,8 @@ from dlock_core.errors import (
     StoreError,
 )
 from dlock_core.kit import is_ready
-from dlock_core.record import LockRecord, State
-from dlock_core.store import Replace, Reply
+from dlock_core.record import LockRecord, State, Version
+from dlock_core.store import Claim, Expect, Replace, Reply
 from dlock_sqlite import SqliteStore
 from tests.sqlite.support import SOON_S, free, fresh_rvn, held, line, mode_of, output, pipes, start, take
 
@@ -157,9 +157,10 @@ store.close()
                 record = take(store)
 
     def test_a_ticket_keeps_its_place(self, path: Path, store: SqliteStore) -> None:
-        """Who waited before stands before those who came meanwhile, until its attempt is granted."""
+        """Who waited before stands before those who came meanwhile, until its attempt is granted: a refusal is none."""
         record = take(store)
         store.wait(record, ticket="old", timeout_s=0)
+        assert not store.claim(Claim(held(), Expect.ANY, ticket="old"), timeout_s=SOON_S).applied
         later = _asleep(store, record, ticket="new")
         again = _asleep(store, record, ticket="old")
 
@@ -195,11 +196,12 @@ store.close()
         assert staying.ended_after_s() < SOON_S
 
     def test_a_waiter_that_leaves_unchosen_wakes_nobody(self, path: Path, store: SqliteStore) -> None:
-        """A time that is over is no release."""
+        """A time that is over is no release, and neither is one that was refused."""
         record = take(store)
         staying = _asleep(store, record)
 
         store.wait(record, ticket="other", timeout_s=0)
+        assert not store.replace(Replace(held(), Version("other", 1)), timeout_s=SOON_S).applied
 
         assert len(pipes(path)) == 1
         free(store, record)
