@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from dlock_core import Lease, connect
-from dlock_core.errors import ConfigurationError, StoreError, StoreUnavailableError
+from dlock_core.errors import ConfigurationError, OutcomeUnknownError, StoreError, StoreUnavailableError
+from dlock_core.kit import PooledLink, Seats
 from dlock_core.record import LockRecord
 from dlock_core.store import Replace, Reply
 from dlock_mysql import MySQLStore
@@ -68,14 +72,16 @@ def test_a_reader_of_the_row_does_not_wait(url: str, store: MySQLStore, key: str
 def test_a_fenced_transaction_costs_no_other_lock_its_renewal(url: str, each_store: MySQLStore, key: str) -> None:
     """A batch passes over the row that it has locked, from the second one on without waiting for it; a row that is gone is none of them.
 
-    Also where the table has few rows, all of which a plan would look at.
+    Also where the table has few rows, all of which a plan would look at, and where those who wait have all connections but its own.
     """
     with plain(url) as cursor:
         cursor.execute(f"DELETE FROM {TABLE}")  # noqa: S608  # a name of ours
         cursor.connection.commit()
         cursor.execute(f"ANALYZE TABLE {TABLE}")
     records = [taken(each_store, f"{key}/{number}") for number in range(3)]
-    gone = held(f"{key}/gone")
+    gone, link = held(f"{key}/gone"), each_store._link
+    assert isinstance(link, PooledLink)
+    link.pools[False].seats = Seats(0)
     with plain(url) as cursor:
         assert is_held(cursor, records[1])
         for _ in range(2):
@@ -93,6 +99,27 @@ def test_a_fenced_transaction_costs_no_other_lock_its_renewal(url: str, each_sto
         replies = each_store.replace_many([renewal(record) for record in records], timeout_s=TIMEOUT_S)
         records = [applied(reply) for reply in replies]
     assert each_store.requests["replace"] == (3 + 2) + (2 + 1)
+
+
+def test_a_batch_that_ended_before_the_wait_for_a_row_passes_over_that_the_next_time(
+    url: str, each_store: MySQLStore, key: str
+) -> None:
+    """The server gives up the row after a second, which the renewals of short leases do not have: each of them would fail whole."""
+    records = [taken(each_store, f"{key}/{number}") for number in range(2)]
+    requests = [renewal(record) for record in records]
+    results: Sequence[Reply | StoreError] = []
+    until = time.monotonic() + TIMEOUT_S
+    with plain(url) as cursor:
+        assert is_held(cursor, records[1])
+        with pytest.raises(OutcomeUnknownError, match="no answer in time"):
+            each_store.replace_many(requests, timeout_s=0.3)
+        while not results:  # at first the server still has that one
+            assert time.monotonic() < until
+            with suppress(StoreUnavailableError):
+                results = each_store.replace_many(requests, timeout_s=0.3)
+
+    applied(results[0])
+    assert isinstance(results[1], StoreUnavailableError)
 
 
 def applied(reply: Reply | StoreError) -> LockRecord:
