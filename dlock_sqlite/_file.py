@@ -199,13 +199,9 @@ class SqliteFile:
         """Whether the connection is another process's: a statement outlasted the patience of a fork, or the fork passed Python by."""
         return self._connection is not None and self._pid != os.getpid()
 
-    def check_open(self, key: str | None = None) -> None:
-        """Raise StoreUnavailableError after :meth:`close`."""
-        if self._closed:
-            raise self._error(StoreUnavailableError, "the store was closed; open a new one", key)
-
     def _ready(self, now: int) -> sqlite3.Connection:
-        self.check_open()
+        if self._closed:
+            raise self._error(StoreUnavailableError, "the store was closed; open a new one")
         connection = self._connection
         if connection is not None and self._pid == os.getpid():
             if now >= self._check_at:

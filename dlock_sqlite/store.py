@@ -127,7 +127,6 @@ class SqliteStore:
 
     def wait(self, record: LockRecord, *, ticket: str, timeout_s: float) -> None:
         """Return when *record*'s key was released after it, or after *timeout_s*; first come, first woken."""
-        self._file.check_open(record.key)
         deadline = now_ns() + int(min(timeout_s, 1e9) * NANOS)
 
         def moved_on() -> bool:
