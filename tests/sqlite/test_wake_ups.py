@@ -195,6 +195,21 @@ store.close()
 
         assert staying.ended_after_s() < SOON_S
 
+    def test_a_waiter_that_is_interrupted_passes_its_wake_up_on(self, store: SqliteStore) -> None:
+        """It was chosen while it looked whether there is anything to wait for, and will not look at the record any more."""
+        record = take(store)
+        store.wait(record, ticket="first", timeout_s=0)
+        staying = _asleep(store, record, ticket="second")
+
+        def interrupted() -> bool:
+            free(store, record)
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            store._file.wake_ups.wait("k", "first", SOON_S, interrupted)
+
+        assert staying.ended_after_s() < SOON_S
+
     def test_a_waiter_that_leaves_unchosen_wakes_nobody(self, path: Path, store: SqliteStore) -> None:
         """A time that is over is no release, and neither is one that was refused."""
         record = take(store)
