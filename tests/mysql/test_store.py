@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import socket
 import threading
@@ -308,21 +307,6 @@ def test_a_claim_that_was_applied_twice_is_refused_the_second_time(each_store: M
 
     assert first.applied
     assert again._replace(age_ms=None) == Reply(applied=False, record=first.record)
-
-
-def test_a_forked_child_has_connections_of_its_own(store: MySQLStore, key: str) -> None:
-    """Both go on, each on its own."""
-    record = taken(store, key)
-    child = os.fork()
-    if not child:
-        code = 1
-        try:
-            code = 0 if store.read(key, timeout_s=TIMEOUT_S) == record else 2
-        finally:
-            os._exit(code)
-
-    assert store.replace(renewal(record), timeout_s=TIMEOUT_S).applied
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) in {0, 2}
 
 
 def test_many_locks_are_renewed_in_one_request_each_500(url: str, store: MySQLStore, key: str) -> None:

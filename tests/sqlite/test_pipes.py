@@ -46,7 +46,10 @@ class TestPipes:
     def test_a_waiter_that_cannot_be_woken_now_is_left_alone(
         self, store: SqliteStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Without a free descriptor, or before its pipe has its name, it is neither woken nor counted, and not taken for dead."""
+        """Without a free descriptor, or before its pipe has its name, it is neither woken nor counted, and not taken for dead.
+
+        Without one nobody can begin to wait either, and no pipe is left of the try.
+        """
         take(store)
         name, pipe = store._file.wake_ups._enter("k", "t")
         hidden = Path(name).with_name(".hidden")
@@ -54,7 +57,9 @@ class TestPipes:
         with monkeypatch.context() as patched:
             patched.setattr(os, "open", Mock(side_effect=OSError(errno.EMFILE, "too many")))
             assert not store._file.wake_ups.wake("k")
+            assert not store._file.wake_ups.wait("k", "late", 0, lambda: False)
 
+        assert sorted(hidden.parent.iterdir()) == [hidden, Path(name)]
         assert store._file.wake_ups.count("k") == 1
         assert [store._file.wake_ups.wake("k") for _ in range(2)] == [True, False]
         assert hidden.exists()
