@@ -101,14 +101,16 @@ def test_a_certificate_of_another_authority_is_told(encrypting: str) -> None:
         connect(f"{encrypting}&ssl_mode=verify_identity")
 
 
+@pytest.mark.parametrize("is_named", [True, False], ids=["ssl_ca", "of the system"])
 def test_an_authority_that_is_written_anew_is_read_for_the_next_connection(
-    encrypting: str, certificates: Path, key: str, tmp_path: Path
+    encrypting: str, certificates: Path, key: str, tmp_path: Path, *, monkeypatch: pytest.MonkeyPatch, is_named: bool
 ) -> None:
     """Authorities are replaced under programs that run: all their connections were refused, until they were started anew."""
     authority = tmp_path / "ca.pem"
     (tmp_path / "other").mkdir()
     shutil.copyfile(make_certificates(tmp_path / "other") / "ca.pem", authority)
-    store = opened(encrypting, ssl_mode="verify_identity", ssl_ca=str(authority))
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority))
+    store = opened(encrypting, ssl_mode="verify_identity", ssl_ca=str(authority) if is_named else None)
     with pytest.raises(StoreSetupError, match="certificate is refused"):
         store.read(key, timeout_s=TIMEOUT_S)
 
