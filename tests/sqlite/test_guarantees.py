@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dlock_core import connect
-from dlock_core.errors import StoreSetupError, UnsafeStoreError
+from dlock_core.errors import StoreSetupError, StoreUnavailableError, UnsafeStoreError
 from dlock_core.store import Grade
 from dlock_sqlite import SqliteStore, _rights, provision
 from tests.cli.operator_support import Command
@@ -144,6 +144,10 @@ class TestGuarantees:
         store.provision()
         with closing(SqliteStore(path, creates=False)) as looking:
             assert looking.read("k", timeout_s=1) is None
+        loop = path.with_name("loop")
+        loop.symlink_to(loop)
+        with pytest.raises(StoreUnavailableError, match=r"cannot be made or read \(Too many levels"):
+            SqliteStore(loop, creates=False).guarantees()
 
     def test_a_file_in_memory_is_not_durable(
         self, path: Path, store: SqliteStore, monkeypatch: pytest.MonkeyPatch

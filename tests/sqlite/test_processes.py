@@ -7,6 +7,7 @@ import random
 import signal
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -254,7 +255,8 @@ store.close()
         store._file.before_fork()
         assert store._file._connection is None
         store._file.after_fork_in_parent()
-        assert read(store) is not None
+        with ThreadPoolExecutor(1) as pool:  # another thread than the one that has forked
+            assert pool.submit(store.read, "k", timeout_s=1).result() is not None
 
     def test_a_child_begins_with_nothing_of_its_parent(self, path: Path, store: SqliteStore) -> None:
         """No mutex that a thread of the parent holds, and no pipe that a thread of the parent reads."""
@@ -263,7 +265,12 @@ store.close()
         with occupied(store):
             store._file.after_fork_in_child()
 
-            assert read(store) is not None
+            assert store.read("k", timeout_s=1) is not None
+        store._file._user = threading.get_ident()  # of a call that the fork interrupted
+        store._file.after_fork_in_child()
+        assert read(store) is not None
+        store.close()
+        assert store._file._connection is None
         assert store._file.wake_ups._pipes == set()
         with pytest.raises(OSError, match="Bad file descriptor"):
             os.fstat(pipe)

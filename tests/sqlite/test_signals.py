@@ -101,13 +101,13 @@ def test_handler_that_raises_leaves_the_store_usable(tmp_path: Path, verb: str, 
                 except Interrupt as error:
                     kept.append(error)  # as a notebook does, and with it every frame
 
+            with closing(sqlite3.connect(path, timeout=0, isolation_level=None)) as another:
+                another.execute("BEGIN IMMEDIATE")
             came: list[object] = []
             thread = threading.Thread(target=lambda: came.append(store.read_age("k", timeout_s=1)))  # noqa: B023  # joined here
             thread.start()
             thread.join()
             assert came, f"the mutex is held after an interrupt at place {number}"
-            with closing(sqlite3.connect(path, timeout=0, isolation_level=None)) as another:
-                another.execute("BEGIN IMMEDIATE")
             if not places.reached:
                 break
     gc.collect()

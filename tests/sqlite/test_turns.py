@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dlock_core.errors import StoreUnavailableError
+from dlock_core.errors import OutcomeUnknownError, StoreUnavailableError
 from dlock_core.store import Claim, Expect
 from dlock_sqlite import _file
 from dlock_sqlite import _wire as wire
@@ -113,6 +113,21 @@ def test_two_handlers_in_one_call_are_each_applied_at_once(store: SqliteStore, m
 
     assert len(tries) == 2
     assert [each.key for each in store.scan("", timeout_s=SOON_S)] == ["first", "second"]
+
+
+def test_an_unknown_outcome_is_told_whatever_a_handler_does_after_it(store: SqliteStore) -> None:
+    """Begun anew, a step that was applied would be refused."""
+    tries: list[sqlite3.Connection] = []
+
+    def step(connection: sqlite3.Connection) -> None:
+        tries.append(connection)
+        take(store, f"k{len(tries)}")
+        raise OutcomeUnknownError("the commit failed")
+
+    with pytest.raises(OutcomeUnknownError):
+        store._file.run(step, "k", SOON_S)
+
+    assert len(tries) == 1
 
 
 def test_a_file_that_is_busy_is_asked_for_without_haste(path: Path, store: SqliteStore) -> None:
