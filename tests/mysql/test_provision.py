@@ -42,6 +42,7 @@ def test_a_server_that_flushes_each_commit_is_durable() -> None:
     found = promised()
 
     assert (found.grade, found.durable, found.unsafe) == (Grade.B, True, ())
+    assert promised(binlog_format="STATEMENT") == found  # of a log that there is not
 
 
 @pytest.mark.parametrize(
