@@ -41,7 +41,7 @@ def test_a_server_that_flushes_each_commit_is_durable() -> None:
     """And survives all but the loss of its disk."""
     found = promised()
 
-    assert (found.grade, found.durable, found.unsafe) == (Grade.B, True, ())
+    assert (found.grade, found.durable, found.unsafe, found.notes) == (Grade.B, True, (), ())
     assert promised(binlog_format="STATEMENT") == found  # of a log that there is not
 
 
