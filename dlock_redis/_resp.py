@@ -68,7 +68,7 @@ class Answers:
     def refusal(self) -> ResponseError | None:
         """Return what the server said of the connection before it ended it, if it did."""
         first = self._answers[0] if self._answers else None
-        return first if type(first) is ResponseError and str(first).startswith(_TURNED_AWAY) else None
+        return first if str(first).startswith(_TURNED_AWAY) else None
 
 
 def answer_in(data: bytes, at: int, depth: int = _NESTED_MAX) -> tuple[Any, int]:
@@ -80,7 +80,7 @@ def answer_in(data: bytes, at: int, depth: int = _NESTED_MAX) -> tuple[Any, int]
     if kind in (b"+", b"-"):
         return (line if kind == b"+" else ResponseError(line.decode(errors="replace"))), after
     if kind not in (b":", b"$", b"*") or not line.removeprefix(b"-").isdigit():
-        raise InvalidResponse(f"{data[at : end + 2][:80]!r} is not an answer of Redis")
+        raise InvalidResponse(f"{data[at : at + 80]!r} is not an answer of Redis")
     number = int(line)
     if kind == b":":
         return number, after
