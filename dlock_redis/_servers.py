@@ -96,9 +96,9 @@ class Source(NamedTuple):
         """Return a new connection, not yet connected, with *more* settings; Sentinels are asked for its address within *asking_s*."""
         settings = {**self.settings, **_time_out(timeout_s), **more}
         pool = settings.get("connection_pool")  # of a connection that asks Sentinels for its address
-        if pool is not None and pool.is_master:
+        if pool is not None:
             kind = _AsyncPrimary if inspect.iscoroutinefunction(pool.get_master_address) else _Primary
-            settings["connection_pool"] = kind(pool, min(asking_s, timeout_s))
+            settings["connection_pool"] = kind(pool, asking_s)
         return self.connection_class(**settings)
 
     def late(self) -> TimeoutError:

@@ -143,6 +143,19 @@ def test_a_server_is_found_without_parsing_python(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize(
+    ("settings", "place"),
+    [
+        ({}, "localhost:6379"),
+        ({"host": "h", "port": 7}, "h:7"),
+        ({"path": "/r.sock"}, "/r.sock"),
+    ],
+)
+def test_a_server_that_does_not_answer_is_named_by_its_place(settings: dict[str, Any], place: str) -> None:
+    """Also where the settings leave it to the driver."""
+    assert str(source_of(redis.Connection, settings).late()) == f"no connection to {place} in time"
+
+
+@pytest.mark.parametrize(
     ("store", "client"),
     [(RedisStore, redis.asyncio.Redis()), (AsyncRedisStore, redis.Redis()), (RedisStore, "redis://h")],
 )

@@ -7,7 +7,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -22,7 +22,8 @@ from dlock_conformance.servers import free_port
 from dlock_core.errors import StoreUnavailableError
 from dlock_core.store import Replace
 from dlock_redis import AsyncRedisStore, RedisStore
-from dlock_redis._servers import Servers
+from dlock_redis._servers import Request, Servers
+from tests.certificates import make_certificates
 from tests.cli.operator_support import Command
 from tests.documentation import Names, shown
 from tests.redis.support import (
@@ -42,26 +43,53 @@ def sentinels(module: Any, port: int) -> Any:
     return module.Sentinel([("127.0.0.1", port)])
 
 
+@contextmanager
+def running_sentinel(server: Server, folder: Path, *settings: str, **tls: Any) -> Iterator[int]:
+    """Run a sentinel that knows *server* as "locks", with more *settings*; yield its port, at which it speaks *tls* if that is given."""
+    port, way = free_port(), "port 0\ntls-port" if tls else "port"
+    lines = (f"{way} {port}", "bind 127.0.0.1", f"dir {folder}", f"sentinel monitor locks 127.0.0.1 {server.port} 1")
+    (folder / "sentinel.conf").write_text("\n".join([*lines, *settings, ""]))
+    with subprocess.Popen(
+        [binary(), str(folder / "sentinel.conf"), "--sentinel"], stdout=subprocess.DEVNULL
+    ) as process:
+        try:
+            until = time.monotonic() + 20
+            with redis.Redis(port=port, **tls) as asking:
+                while True:
+                    with suppress(redis.ConnectionError):
+                        asking.ping()
+                        break
+                    assert time.monotonic() < until
+                    time.sleep(0.05)  # it comes up when it likes
+            yield port
+        finally:
+            process.kill()
+
+
 @pytest.fixture
 def sentinel(server: Server, tmp_path: Path) -> Iterator[int]:
-    """Start a sentinel that knows the server as "locks"; return its port."""
-    port = free_port()
-    (tmp_path / "sentinel.conf").write_text(
-        f"port {port}\nbind 127.0.0.1\ndir {tmp_path}\nsentinel monitor locks 127.0.0.1 {server.port} 1\n"
-    )
-    with subprocess.Popen(
-        [binary(), str(tmp_path / "sentinel.conf"), "--sentinel"], stdout=subprocess.DEVNULL
-    ) as process:
-        until = time.monotonic() + 20
-        with redis.Redis(port=port) as asking:
-            while True:
-                with suppress(redis.ConnectionError):
-                    asking.ping()
-                    break
-                assert time.monotonic() < until
-                time.sleep(0.05)  # it comes up when it likes
+    """Start a sentinel; return its port."""
+    with running_sentinel(server, tmp_path) as port:
         yield port
-        process.kill()
+
+
+def test_sentinel_is_asked_over_tls(colour: str, server: Server, tmp_path: Path) -> None:
+    """As the client that is brought asks it, whose settings name the authority."""
+    files = make_certificates(tmp_path)
+    shows = (f"tls-cert-file {files}/server.pem", f"tls-key-file {files}/server.key")
+    tls = {"ssl": True, "ssl_ca_certs": f"{files}/ca.pem"}
+    with running_sentinel(
+        server, tmp_path, *shows, f"tls-ca-cert-file {files}/ca.pem", "tls-auth-clients no", **tls
+    ) as port:
+        module: Any = redis.sentinel if colour == "sync" else redis.asyncio.sentinel
+        client = module.Sentinel([("127.0.0.1", port)], sentinel_kwargs=tls).master_for("locks")
+        store: Any = RedisStore(client) if colour == "sync" else Blocking(lambda: AsyncRedisStore(client))
+
+        granted(store, "k")
+
+        store.close()
+        if isinstance(store, Blocking):
+            store.end()
 
 
 def test_sentinel_leads_to_its_primary(colour: str, sentinel: int) -> None:
@@ -83,6 +111,20 @@ def test_sentinel_leads_to_its_primary(colour: str, sentinel: int) -> None:
             each.close()
     if isinstance(store, Blocking):
         store.end()
+
+
+def test_client_of_the_replicas_leads_to_the_primary_too(
+    server: Server, sentinel: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A replica grants nothing; here a server of its own stands for one."""
+    (tmp_path / "other").mkdir()
+    other, driver = Server(tmp_path / "other"), sentinels(redis.sentinel, sentinel)
+    monkeypatch.setattr(driver, "discover_slaves", lambda _: [("127.0.0.1", other.port)])
+    with closing(RedisStore(driver.slave_for("locks"))) as store, redis.Redis(port=server.port) as primary:
+        granted(store, "k")
+
+        assert primary.exists("k")
+    other.stop()
 
 
 def test_sentinel_that_is_reached_in_the_wrong_way_is_named(colour: str, sentinel: int) -> None:
@@ -110,9 +152,9 @@ def test_sentinel_that_hangs_takes_a_share_of_the_time(colour: str, sentinel: in
         store: Any = RedisStore(client) if colour == "sync" else Blocking(lambda: AsyncRedisStore(client))
         began = time.monotonic()
 
-        record = granted(store, "k", timeout_s=3.0)
+        record = granted(store, "k", timeout_s=1.5)
 
-        assert time.monotonic() - began < 3.0
+        assert time.monotonic() - began < 1.5
         assert driver.sentinels[0].connection_pool.connection_kwargs["port"] == sentinel
         assert renew(store, record, timeout_s=3.0).applied
         store.close()
@@ -308,12 +350,34 @@ def test_the_node_with_the_most_requests_under_way_is_asked_last_for_the_slots_b
 
     servers = Servers(redis.RedisCluster.__new__(redis.RedisCluster), redis, str)
     servers._client = SimpleNamespace(nodes_manager=Manager())
+    list(servers.refresh())
     for name, count in (("first", 0), ("stuck", 3), ("other", 1)):
         servers._nodes[name] = SimpleNamespace(pools=[SimpleNamespace(lent=range(count)), SimpleNamespace(lent=())])
 
-    list(servers.refresh())
-    assert servers.wants_refresh(TimeoutError(), servers._nodes["other"])
-    list(servers.refresh())
+    for order in (["first", "other", "stuck"], ["first", "stuck", "other"]):
+        list(servers.refresh())
+        assert list(servers._client.nodes_manager.startup_nodes) == order
+        assert servers.wants_refresh(TimeoutError(), servers._nodes["other"])
 
-    assert asked == ["stuck", "other"]
-    assert list(servers._client.nodes_manager.startup_nodes) == ["first", "stuck", "other"]
+    assert asked == [None, "stuck", "other"]
+
+
+@pytest.mark.parametrize("said", ["TRYAGAIN Multiple keys request during rehashing of slot", "MOVED 1 h:1"])
+def test_a_slot_whose_place_nobody_knows_is_told_as_one_that_moves(said: str) -> None:
+    """The server names no node, or one that the client does not know yet: certainly not applied, and to be tried again."""
+    servers = Servers(redis.RedisCluster.__new__(redis.RedisCluster), redis, str)
+    manager = SimpleNamespace(remap_host_port=lambda host, port: (host, port))
+    servers._client = SimpleNamespace(nodes_manager=manager, get_node=lambda host, port: None)
+
+    with pytest.raises(StoreUnavailableError, match="the slot of key 'k' is being moved") as caught:
+        servers.node(Request(key="k", node=said))
+
+    assert caught.value.key == "k"
+
+
+def test_a_store_that_was_closed_asks_a_cluster_for_nothing() -> None:
+    """Its owner may have closed the client as well."""
+    servers = Servers(redis.RedisCluster.__new__(redis.RedisCluster), redis, str)
+    servers.end()
+
+    assert not servers.wants_refresh(StoreUnavailableError("the Redis store was closed"), None)
