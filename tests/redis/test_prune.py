@@ -25,6 +25,15 @@ def test_a_prune_names_the_version_and_the_age(dry_run: bool, removes: bytes) ->
     assert end_of(exchange, [1]) == 1
 
 
+def test_of_no_records_nothing_is_asked() -> None:
+    """There would be no answer to wait for."""
+    verbs = wire.RedisVerbs()
+    for exchange, nothing in ((verbs.prune([], older_than_ms=7, dry_run=False), 0), (verbs.replace_many([]), [])):
+        with pytest.raises(StopIteration) as ended:
+            next(exchange)
+        assert ended.value.value == nothing
+
+
 def test_a_prune_passes_over_keys_in_a_slot_that_moves() -> None:
     """They stay, and the others are counted."""
     exchange = Cluster().prune([held("k", 3), held("l", 3)], older_than_ms=7, dry_run=False)

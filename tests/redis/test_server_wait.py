@@ -307,24 +307,28 @@ def test_claim_that_was_cancelled_while_it_waited_is_withdrawn_unless_it_was_gra
     assert is_withdrawn(asyncio.run(scene()), request.record.rvn) is not released
 
 
-def test_claim_that_was_interrupted_before_an_answer_is_not_withdrawn(
-    waiter: Any, raw: Any, key: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("heard", [False, True])
+def test_claim_that_may_be_on_its_way_when_it_is_interrupted_is_not_withdrawn(
+    waiter: Any, raw: Any, key: str, monkeypatch: pytest.MonkeyPatch, *, heard: bool
 ) -> None:
-    """The place that is known is that of an earlier wait: the claim itself may be on its way still."""
+    """The place that is known is that of an earlier wait; or nobody could ask whether the claim still had its own."""
     granted(waiter, key)
     request, send = Claim(held(key), Expect.ANY, ticket="t"), waiter._link.send
     raw.hset(key, "queue", entry(raw, waiter._verbs.waiting_place(request).decode(), 60))
 
     def interrupted(asked: Any, timeout_s: float) -> Any:
         if getattr(asked, "wait_s", 0):
+            asked.heard.extend([1] * heard)
             raise KeyboardInterrupt
+        if heard:
+            raise ConnectionError
         return send(asked, timeout_s)
 
     monkeypatch.setattr(waiter._link, "send", interrupted)
     with pytest.raises(KeyboardInterrupt) as ended:
         waiter.claim_when_free(request, wait_s=LONG_S, timeout_s=SOON_S)
 
-    assert raw.hget(key, "queue") == b""
+    assert heard or raw.hget(key, "queue") == b""
     assert not is_withdrawn(ended.value, request.record.rvn)
 
 

@@ -22,6 +22,7 @@ from dlock_core.store import Claim, Expect, Replace
 from dlock_redis import _errors as errors
 from dlock_redis._aconnections import aconnected
 from dlock_redis._servers import source_of
+from tests.core.worlds import eventually
 from tests.redis.support import Blocking, Proxy, Server, calls, claim, fresh, granted, held, idle, release, renew
 
 CUTS = 25
@@ -76,14 +77,16 @@ def test_lost_reply_is_an_unknown_outcome_and_never_sent_again(
 
 
 def test_refused_connection_was_not_sent(open_store: Callable[..., Any], server: Server, key: str) -> None:
-    """Nobody listens: certainly not applied; when the server is back, so is the store."""
+    """Nobody listens: certainly not applied, and nothing to wait for; when the server is back, so is the store."""
     store = open_store(server.url)
-    granted(store, key)
+    record = granted(store, key)
     server.crash()
 
     for _ in range(2):
         with pytest.raises(StoreUnavailableError):
             claim(store, key)
+    with pytest.raises(StoreUnavailableError):
+        store.wait(record, ticket="t", timeout_s=5.0)
 
     server.start()
     granted(store, key)
@@ -111,9 +114,10 @@ def test_credentials_that_the_clients_own_code_does_not_get_are_told(
 def test_stopped_server_is_given_up_in_time(
     open_store: Callable[..., Any], server: Server, key: str, timeout_s: float
 ) -> None:
-    """On a kept connection the outcome is unknown; a new one is not even made, unless the driver greets nobody."""
+    """On a kept connection the outcome is unknown; a new one is not even made, unless the driver greets nobody. A wait is over, as any."""
     kept, new = open_store(server.url), open_store(server.url)
-    kept.read(key, timeout_s=5.0)
+    record = granted(kept, key)
+    kept.wait(record, ticket="t", timeout_s=0.05)
     server.pause()
     try:
         for store, kind in ((kept, OutcomeUnknownError), (new, (StoreUnavailableError, OutcomeUnknownError))):
@@ -121,6 +125,9 @@ def test_stopped_server_is_given_up_in_time(
             with pytest.raises(kind):
                 claim(store, key, timeout_s=timeout_s)
             assert timeout_s * 0.9 <= time.monotonic() - began < timeout_s + 1.0
+        began = time.monotonic()
+        kept.wait(record, ticket="t", timeout_s=timeout_s)
+        assert timeout_s * 0.9 <= time.monotonic() - began < timeout_s + 1.0
     finally:
         server.resume()
 
@@ -221,6 +228,21 @@ def test_store_that_was_closed_refuses_everything(open_store: Callable[..., Any]
     ):
         with pytest.raises(StoreUnavailableError, match="closed"):
             ask()
+
+
+def test_connection_that_may_hear_nothing_is_closed(
+    open_store: Callable[..., Any], server: Server, admin: Any, key: str
+) -> None:
+    """The waiter is told which right is missing; each wait would leave another one open."""
+    admin.execute_command("ACL", "SETUSER", "mute", "on", ">pw", "~*", "+@all", "resetchannels")
+    store = open_store(server.url.replace("redis://", "redis://mute:pw@"))
+    record = granted(store, key)
+
+    with pytest.raises(StoreSetupError, match="&dlock:") as caught:
+        store.wait(record, ticket="t", timeout_s=5.0)
+
+    eventually(lambda: not [each for each in admin.client_list() if each["cmd"] == "subscribe"])
+    assert caught.value.__cause__ is not None
 
 
 def test_full_memory_refuses_claims_and_keeps_what_is_held(

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from collections.abc import Callable
 from typing import Any
+
+import pytest
 
 from dlock_core.store import Claim, Expect
 from dlock_redis._scripts import LEAVE
@@ -53,3 +57,30 @@ def test_waiter_whose_turn_it_is_already_waits_for_nothing(store: Any, raw: Any,
     assert store.claim_when_free(request, wait_s=LONG_S, timeout_s=SOON_S).applied
 
     assert time.monotonic() - began < SOON_S
+
+
+def test_waiter_stands_in_the_queue_almost_to_the_end_of_its_wait(store: Any, raw: Any, key: str) -> None:
+    """A release in its last quarter woke nobody else."""
+    record = granted(store, key)
+    began_s, micros = raw.time()
+
+    store.wait(record, ticket="t", timeout_s=0.4)
+
+    till = int(raw.hget(key, "queue").rstrip(b"\x1e").rpartition(b"\x1f")[2])
+    assert till - began_s * 1_000_000 - micros > 350_000
+
+
+@pytest.mark.parametrize("ticket", ["t", None])
+def test_claim_that_cannot_wait_in_the_server_is_woken_with_its_turn(
+    open_store: Callable[..., Any], store: Any, url: str, key: str, ticket: str | None
+) -> None:
+    """Beside a key with such braces there is no place for its list; without a ticket there is no turn, and nothing else is different."""
+    holder, key = open_store(url), f"{key}}}"
+    record = granted(holder, key)
+    freeing = threading.Timer(0.1, release, (holder, record))
+    freeing.start()
+
+    reply = store.claim_when_free(Claim(held(key), Expect.ANY, ticket=ticket), wait_s=SOON_S, timeout_s=SOON_S)
+
+    freeing.join()
+    assert reply.applied
