@@ -68,7 +68,7 @@ def test_record_with_a_damaged_field_is_an_error(place: int, wrong: bytes | None
     fields: list[bytes | None] = [*row(held("k", data=b"d"))]
     fields[place] = wrong
 
-    with pytest.raises(RecordError, match="'k'") as caught:
+    with pytest.raises(RecordError, match=r"what Redis has under key 'k'|record version number ''") as caught:
         wire.read_row("k", fields)
 
     assert "of another program" not in str(caught.value)
