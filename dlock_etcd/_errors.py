@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import partial
+from typing import Any
 
 import grpc
 
@@ -16,6 +17,7 @@ _Code = grpc.StatusCode
 _NO_LOGIN = "leave user and password out, or enable authentication"
 _NO_CONNECTION = "failed to connect to all addresses"
 _TOO_MUCH = _MANY, _LARGE = "etcdserver: too many operations", "etcdserver: request is too large"
+_NO_LEASE = "etcdserver: requested lease not found"
 _FULL = "etcdserver: mvcc: database space exceeded"
 
 # What says that a request was certainly not applied, now or later: the code, and a pattern of the text. What is not here is unknown:
@@ -35,7 +37,7 @@ _REFUSALS: dict[type[StoreError], dict[grpc.StatusCode, dict[str, str]]] = {
             "etcdserver: rpc not supported for learner": "name a voting member",
         },
         _Code.RESOURCE_EXHAUSTED: {"etcdserver: too many requests": "etcd is overloaded"},
-        _Code.NOT_FOUND: {"etcdserver: requested lease not found": "the place in the queue was lost"},
+        _Code.NOT_FOUND: {_NO_LEASE: "the place in the queue was lost"},
         _Code.INVALID_ARGUMENT: {"etcdserver: revision of auth store is old": "users were changed"},
     },
     StoreSetupError: {
@@ -66,10 +68,8 @@ _TOKEN_TROUBLE = (
 
 
 def _row(error: Exception) -> tuple[grpc.StatusCode, str, str, type[StoreError]] | None:
-    if not isinstance(error, grpc.RpcError):
-        return None
-    said = _said(error)
-    return next((row for row in _ROWS if error.code() is row[0] and re.search(row[1], said)), None)
+    code, said = _code(error), _said(error)
+    return next((row for row in _ROWS if code is row[0] and re.search(row[1], said)), None)
 
 
 def was_not_taken(error: Exception) -> bool:
@@ -84,34 +84,32 @@ def is_refused_by_tls(error: Exception) -> bool:
 
 def is_late(error: Exception) -> bool:
     """Whether there was no answer in time."""
-    return isinstance(error, TimeoutError) or getattr(error, "code", str)() is _Code.DEADLINE_EXCEEDED
+    return isinstance(error, TimeoutError) or _code(error) is _Code.DEADLINE_EXCEEDED
 
 
 def no_token(error: Exception) -> bool:
     """Whether the request lacks a token, or the one that it had has ended."""
-    return isinstance(error, grpc.RpcError) and _said(error).startswith(_TOKEN_TROUBLE)
+    return _said(error).startswith(_TOKEN_TROUBLE)
 
 
 def is_denied(error: Exception) -> bool:
     """Whether the user lacks a right."""
-    return isinstance(error, grpc.RpcError) and error.code() is _Code.PERMISSION_DENIED
+    return _code(error) is _Code.PERMISSION_DENIED
 
 
 def is_too_much(error: Exception) -> bool:
     """Whether etcd refused a transaction as too large, or for its many operations: one with fewer may be taken."""
-    row = _row(error)
-    return row is not None and row[1] in _TOO_MUCH
+    return _said(error).startswith(_TOO_MUCH)
 
 
 def lease_ended(error: Exception) -> bool:
     """Whether the request named a lease of etcd's that there is no more."""
-    row = _row(error)
-    return row is not None and row[0] is _Code.NOT_FOUND
+    return _said(error).startswith(_NO_LEASE)
 
 
 def lease_stands(error: Exception) -> bool:
     """Whether the lease of etcd's that was asked for is there already."""
-    return isinstance(error, grpc.RpcError) and _said(error).startswith("etcdserver: lease already exists")
+    return _said(error).startswith("etcdserver: lease already exists")
 
 
 def error_of(error: Exception, key: str | None, *, writes: bool) -> StoreError | None:
@@ -125,6 +123,11 @@ def error_of(error: Exception, key: str | None, *, writes: bool) -> StoreError |
         return unanswered("etcd", said, key, writes=writes)
     hint, kind = row[2:]
     return kind(f"etcd was not asked, or refused, nothing was written to {named(key)}: {said}; {hint}", key=key)
+
+
+def _code(error: Exception) -> Any:
+    """Return the code of gRPC's errors; others have none."""
+    return getattr(error, "code", str)()
 
 
 def _said(error: Exception) -> str:

@@ -42,14 +42,29 @@ def test_token_that_is_asked_for_above_the_revision_is_given_and_surpassed(
 ) -> None:
     """The revision is only a floor: what a claim asks for, and what stood there, count too, also for a store that has seen nothing."""
     asked = 10**12
-    first = granted(store, key, asked)
-    assert store.release(released(first), timeout_s=TIMEOUT_S).applied
+    first = store.claim(any_claim(key, asked, data=b"kept"), timeout_s=TIMEOUT_S).record
+    assert first is not None
+    assert store.release(released(first)._replace(keep_payload=True), timeout_s=TIMEOUT_S).applied
     other = EtcdStore(f"etcd://{address}/tests")
 
-    second = granted(other, key)
+    second = other.claim(any_claim(key)._replace(keep_payload=True), timeout_s=TIMEOUT_S).record
 
     other.close()
-    assert (first.fencing_token, second.fencing_token) == (asked, asked + 1)
+    assert second is not None
+    assert second == store.read(key, timeout_s=TIMEOUT_S)
+    assert (first.fencing_token, second.fencing_token, second.data) == (asked, asked + 1, b"kept")
+
+
+@pytest.mark.parametrize("above", [0, 1, 2])
+def test_token_that_is_asked_for_near_the_revision_is_reached(store: EtcdStore, key: str, above: int) -> None:
+    """A floor that an operator has set is one, whatever the next revision is."""
+    granted(store, f"{key}/before")
+    asked = store._verbs.revision + above
+
+    record = granted(store, key, asked)
+
+    assert record.fencing_token >= asked
+    assert record == store.read(key, timeout_s=TIMEOUT_S)
 
 
 def test_takeover_is_surpassed_by_the_claim_after_it(store: EtcdStore, key: str) -> None:
