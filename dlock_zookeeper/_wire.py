@@ -62,7 +62,7 @@ def path_of(root: str, key: str) -> str:
 
 def key_of(name: str) -> str:
     """Return the key whose node has *name*."""
-    return unquote(name, errors="replace")
+    return unquote(name)
 
 
 def queue_of(root: str, key: str) -> str:
@@ -76,7 +76,7 @@ def place_of(root: str, key: str, name: str) -> str:
 
 
 def _value(record: LockRecord, token: int | None) -> bytes:
-    *fields, payload = plain_of(record)._replace(token=0)
+    *fields, payload = plain_of(record)
     fields[3] = token
     value = json.dumps(fields).encode() + b"\n" + payload
     if len(value) > _VALUE_BYTES:

@@ -82,11 +82,14 @@ def test_a_store_that_has_not_seen_the_records_looks_once(
     assert other.requests["replace"] == 2
 
 
-def test_renewals_that_are_too_large_for_one_transaction_go_in_several(store: ZooKeeperStore, key: str) -> None:
-    """The server takes 1 MiB in one request, and ends the connection at more."""
-    records = taken(store, key, 20)
+@pytest.mark.parametrize(("long", "count", "data"), [("", 20, b"x" * 65_536), ("é" * 480, 128, None)])
+def test_renewals_that_are_too_large_for_one_transaction_go_in_several(
+    store: ZooKeeperStore, key: str, long: str, count: int, data: bytes | None
+) -> None:
+    """The server takes 1 MiB in one request, and ends the connection at more: of payloads, or of keys, sent three times each."""
+    records = taken(store, key + long, count)
     renewals = [
-        renewed(record)._replace(record=held(record.key, record.fencing_token, data=b"x" * 65_536), keep_payload=False)
+        renewed(record)._replace(record=held(record.key, record.fencing_token, data=data), keep_payload=False)
         for record in records
     ]
 

@@ -28,18 +28,27 @@ def test_doctor_examines_a_server(address: str, url: str, capsys: pytest.Capture
 
     told = command.json("doctor", "--url", url)
     _, policy, _ = command("doctor", "--policy", "--url", f"zookeeper://locker:secret@{address}/tests")
+    _, of_anyone, _ = command("doctor", "--policy", "--url", url)
 
     assert "zookeeper" in str(told)
     assert f"{address}: answers as standalone" in str(told)
-    assert "auth:locker:cdrw" in policy
+    assert "addauth digest locker:PASSWORD; setAcl -R /tests auth:locker:cdrw" in policy
+    assert "setAcl -R /tests world:anyone:cdrw" in of_anyone
     assert "secret" not in policy
 
 
-def test_server_that_serves_nobody_may_lead_by_choice() -> None:
-    """A leader with ``leaderServes=no`` answers as one without a majority does: an operator looked for the wrong fault."""
-    assert "or leads with leaderServes=no" in str(
-        Look("zk:2181", "This ZooKeeper instance is not currently serving requests")
-    )
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        # A leader with leaderServes=no answers as one without a majority does: an operator looked for the wrong fault.
+        ("This ZooKeeper instance is not currently serving requests", "has no majority, or leads with leaderServes=no"),
+        # As a server does that answers to no four letters by its 4lw.commands.whitelist.
+        ("srvr is not executed because it is not in the whitelist.", "shows no state"),
+    ],
+)
+def test_server_that_tells_no_mode_answers_all_the_same(said: str, told: str) -> None:
+    """What it lets an operator know is shown."""
+    assert str(Look("zk:2181", said)) == f"zk:2181: answers, but {told}"
 
 
 def test_server_alone_is_grade_b(url: str, address: str) -> None:

@@ -20,8 +20,8 @@ import pytest
 from dlock_core import AcquireTimeoutError, LockClient
 from dlock_core.kit import Call
 from dlock_core.record import LockRecord
-from dlock_zookeeper import ZooKeeperStore, _queue
-from tests.zookeeper.support import TIMEOUT_S, Waiter, released, until
+from dlock_zookeeper import ZooKeeperStore, _queue, _verbs
+from tests.zookeeper.support import TIMEOUT_S, Waiter, granted, released, until
 
 
 def test_client_that_waits_writes_nothing_after_its_place_and_none_is_left_by_who_gives_up(
@@ -187,6 +187,36 @@ def test_place_that_a_copy_of_the_data_brings_back_is_removed_by_its_client(
     assert name not in places()
     store.release(released(standing), timeout_s=TIMEOUT_S)
     assert first.woken.wait(TIMEOUT_S)
+
+
+def test_who_waits_for_a_damaged_record_is_told_at_once(
+    store: ZooKeeperStore, client: Any, standing: LockRecord
+) -> None:
+    """By its claim, which reads what stands; it has no need to wait for a change."""
+    client.set(f"/tests/{standing.key}", b"damaged")
+    began = time.monotonic()
+
+    store.wait(standing, ticket="t", timeout_s=TIMEOUT_S)
+
+    assert time.monotonic() - began < TIMEOUT_S
+
+
+def test_what_a_client_remembers_of_many_keys_is_bounded(
+    store: ZooKeeperStore, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program that locks ever other keys has run for months; what it has forgotten, it asks for."""
+    monkeypatch.setattr(_queue, "_MANY", 2)
+    monkeypatch.setattr(_verbs, "_HINTS_MAX", 2)
+
+    records = [granted(store, f"{key}-{number}") for number in range(4)]
+    for record in records:
+        store.wait(record, ticket=record.rvn, timeout_s=0.05)
+
+    queue, hints = store._queue, store._verbs._hints  # type: ignore[attr-defined]
+    assert list(queue._since) == [record.rvn for record in records[2:]]
+    assert list(queue._held_since) == [record.key for record in records[2:]]
+    assert len(hints) <= 2
+    assert all(store.release(released(record), timeout_s=TIMEOUT_S).applied for record in records)
 
 
 def test_client_forgets_for_how_long_it_holds_back(store: ZooKeeperStore, monkeypatch: pytest.MonkeyPatch) -> None:

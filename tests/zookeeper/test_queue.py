@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from dlock_core.record import LockRecord, Member, Members, SessionRef
-from dlock_core.store import Claim, Expect
+from dlock_core.store import Claim, Expect, Reply
 from dlock_zookeeper import ZooKeeperStore, _queue
 from tests.zookeeper.support import TIMEOUT_S, Waiter, any_claim, granted, held, released, renewed, until
 
@@ -56,11 +56,24 @@ def test_client_that_has_freed_a_lock_does_not_pass_who_waits(
 
     refused = store.claim(Claim(held(standing.key), Expect.ANY, ticket="new"), timeout_s=TIMEOUT_S)
     single = store.claim(any_claim(standing.key), timeout_s=TIMEOUT_S)
+    behind = store.claim(Claim(held(standing.key), Expect.ANY, ticket="new"), timeout_s=TIMEOUT_S)
 
     assert not refused.applied
     assert refused.record is not None
     assert (refused.record.held, refused.record.owner) == (True, "(free, kept for the first who waits)")
     assert single.applied
+    assert behind == Reply(applied=False, record=single.record)
+
+
+def test_client_that_has_freed_a_lock_holds_back_from_no_key_that_is_gone(
+    store: ZooKeeperStore, standing: LockRecord, waiter: Callable[[], Waiter], client: Any
+) -> None:
+    """Somebody has cleaned up by hand."""
+    waiter()
+    store.release(released(standing), timeout_s=TIMEOUT_S)
+    client.delete(f"/tests/{standing.key}", recursive=True)
+
+    assert store.claim(Claim(held(standing.key), Expect.ANY, ticket="new"), timeout_s=TIMEOUT_S).applied
 
 
 def test_client_that_has_freed_a_lock_may_claim_again_soon(
@@ -201,10 +214,11 @@ def test_scan_shows_no_queue(
     assert [record.key for record in store.scan(standing.key, timeout_s=TIMEOUT_S)] == [standing.key]
 
 
-def test_lock_may_have_the_name_of_the_queues(store: ZooKeeperStore) -> None:
+@pytest.mark.parametrize("name", ["+", ".", ".."])
+def test_lock_may_have_the_name_of_the_queues_or_one_that_no_node_can_have(store: ZooKeeperStore, name: str) -> None:
     """Its node has another."""
-    record = granted(store, "+")
+    record = granted(store, name)
 
-    assert store.read("+", timeout_s=TIMEOUT_S) == record
-    assert [each.key for each in store.scan("+", timeout_s=TIMEOUT_S)] == ["+"]
+    assert store.read(name, timeout_s=TIMEOUT_S) == record
+    assert record in list(store.scan(name, timeout_s=TIMEOUT_S))
     store.release(released(record), timeout_s=TIMEOUT_S)

@@ -44,6 +44,18 @@ def test_token_that_is_asked_for_above_the_zxid_is_given_and_surpassed(
     assert (first.fencing_token, second.fencing_token) == (asked, asked + 1)
 
 
+@pytest.mark.parametrize("above", [0, 1, 2])
+def test_token_that_is_asked_for_near_the_zxid_is_reached(store: ZooKeeperStore, key: str, above: int) -> None:
+    """A floor that an operator has set is one, whatever the next zxid is."""
+    granted(store, f"{key}-before")
+    asked = store._link.zxid + above  # type: ignore[attr-defined]
+
+    record = granted(store, key, asked)
+
+    assert record.fencing_token >= asked
+    assert record == store.read(key, timeout_s=TIMEOUT_S)
+
+
 def test_takeover_is_surpassed_by_the_claim_after_it(store: ZooKeeperStore, address: str, key: str) -> None:
     """A takeover counts by one, whatever else is written, a claim by the zxid: they never meet."""
     first = granted(store, key)

@@ -88,8 +88,15 @@ def lonely() -> Iterator[str]:
 )
 def test_only_what_is_certain_is_said_to_be_not_applied(error: Exception, kind: type[StoreError]) -> None:
     """A write whose connection or session ended may stand; the same end of a read is no unknown outcome."""
-    assert type(error_of(error, "k", writes=True)) is kind
-    assert type(error_of(error, "k", writes=False)) is (StoreUnavailableError if kind is OutcomeUnknownError else kind)
+    told = error_of(error, "k", writes=True), error_of(error, "k", writes=False)
+
+    assert [type(each) for each in told] == [kind, StoreUnavailableError if kind is OutcomeUnknownError else kind]
+    assert [getattr(each, "key", None) for each in told] == ["k", "k"]
+
+
+def test_error_that_is_not_of_the_driver_is_left_as_it_is() -> None:
+    """It is a mistake of the program, which no second try mends."""
+    assert error_of(ValueError("a mistake"), "k", writes=True) is None
 
 
 def test_step_that_ends_while_it_looks_has_written_nothing(own_server: ScriptedServer, key: str) -> None:
@@ -213,9 +220,12 @@ def test_lock_of_another_recipe_is_refused(store: ZooKeeperStore, address: str, 
     """The node of a lock of kazoo's, and children that such a lock has put beside the marker of a record."""
     record = granted(store, f"{key}-2")
     with session(address) as client:
-        with client.Lock(f"/tests/{key}", "somebody"), pytest.raises(RecordError, match="not a record of dlock"):
+        with (
+            client.Lock(f"/tests/{key}", "somebody"),
+            pytest.raises(RecordError, match=f"under key '{key}' is not a record"),
+        ):
             store.claim(any_claim(key), timeout_s=TIMEOUT_S)
-        with client.Lock(f"/tests/{key}-2", "somebody"), pytest.raises(RecordError, match="children"):
+        with client.Lock(f"/tests/{key}-2", "somebody"), pytest.raises(RecordError, match=f"'{key}-2'.*2 children"):
             store.read(record.key, timeout_s=TIMEOUT_S)
 
     assert store.release(released(record), timeout_s=TIMEOUT_S).applied
@@ -239,9 +249,10 @@ def test_record_beyond_the_limit_is_refused_before_it_is_sent(
     """The server would end the connection, and with it all that is under way."""
     monkeypatch.setattr("dlock_zookeeper._wire._VALUE_BYTES", 10_000)
 
-    with pytest.raises(RecordError, match="nothing was written"):
+    with pytest.raises(RecordError, match="nothing was written") as caught:
         store.claim(any_claim(key, data=b"x" * 10_000), timeout_s=TIMEOUT_S)
 
+    assert caught.value.key == key
     assert store.read(key, timeout_s=TIMEOUT_S) is None
 
 
@@ -282,8 +293,9 @@ def test_scan_goes_on_past_nodes_of_another_user(store: ZooKeeperStore, address:
     scan = store.scan(key, timeout_s=TIMEOUT_S)
 
     assert next(scan) == ours
-    with pytest.raises(RecordError, match=f"key '{key}-1' what this user may not read"):
+    with pytest.raises(RecordError, match=f"key '{key}-1' what this user may not read") as caught:
         next(scan)
+    assert caught.value.key == f"{key}-1"
 
 
 @pytest.mark.parametrize(
