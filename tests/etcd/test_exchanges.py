@@ -138,6 +138,36 @@ def refusal(said: str) -> Refusal:
 UNKNOWN_AND_REFUSED = ["etcdserver: request timed out", "etcdserver: too many requests"]
 
 
+def test_each_client_has_a_lease_of_its_own() -> None:
+    """One that all had would be kept by those who live, and with it the places of those who died."""
+    queues = [_verbs().queue for _ in range(2)]
+
+    asked = [next(queue.enter(queue.attend("key", "ticket", 0.0), held("key"))).message.id for queue in queues]
+
+    assert asked[0] != asked[1]
+
+
+def test_places_of_before_are_kept_no_more_once_the_stream_is_opened_anew() -> None:
+    """A copy that was restored has some of which nobody knows any more; kept, they would block their key for ever."""
+    queue = _verbs().queue
+    queue._lease = 5
+
+    queue.begin_anew()
+
+    assert list(queue.upkeep()) == []
+
+
+def test_place_is_of_one_key() -> None:
+    """Whatever else waits under the same ticket: a claim takes no place away in another queue."""
+    queue = _verbs().queue
+    queue.attend("key", "ticket", 0.0)
+
+    own = queue.own("other", "ticket")
+
+    assert own is not None
+    assert own.key == "other"
+
+
 @pytest.mark.parametrize("said", UNKNOWN_AND_REFUSED)
 def test_lease_of_a_place_that_is_not_granted_is_no_lease(said: str) -> None:
     """A place with it would be refused, too, and the error would be that of the place."""

@@ -32,6 +32,7 @@ def test_waiter_stays_the_first_while_its_client_has_more_attempts_than_it_remem
 
     store.release(released(record), timeout_s=TIMEOUT_S)
 
+    assert len(client._verbs.queue._since) == 2
     assert first.woken.wait(TIMEOUT_S)
     assert first.claims().held
     client.close()

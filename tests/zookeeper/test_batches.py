@@ -6,10 +6,18 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from kazoo.exceptions import NoAuthError, NodeExistsError, NoNodeError, RolledBackError, RuntimeInconsistency
+from kazoo.exceptions import (
+    ConnectionLoss,
+    NoAuthError,
+    NodeExistsError,
+    NoNodeError,
+    NotReadOnlyCallError,
+    RolledBackError,
+    RuntimeInconsistency,
+)
 from kazoo.security import make_acl
 
-from dlock_core.errors import RecordError, StoreSetupError
+from dlock_core.errors import OutcomeUnknownError, RecordError, StoreError, StoreSetupError, StoreUnavailableError
 from dlock_core.store import Replace, Reply
 from dlock_zookeeper._verbs import _zxid
 from tests.zookeeper.support import TIMEOUT_S, granted, held, renewed, session
@@ -187,6 +195,33 @@ def test_one_that_is_too_large_fails_none_of_the_others(
 
     assert isinstance(large, RecordError)
     assert [getattr(result, "applied", None) for result in (first, last)] == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (StoreUnavailableError("ZooKeeper was not asked"), StoreUnavailableError),
+        (NotReadOnlyCallError(), StoreUnavailableError),
+        (ConnectionLoss(), OutcomeUnknownError),
+    ],
+)
+def test_batch_that_fails_as_a_whole_says_of_each_what_is_known(
+    store: ZooKeeperStore, key: str, monkeypatch: pytest.MonkeyPatch, error: Exception, kind: type[StoreError]
+) -> None:
+    """What was certainly not written is no unknown outcome."""
+    records = taken(store, key, 2)
+
+    def fails(_: Any, __: float) -> Any:
+        raise error
+
+    monkeypatch.setattr(store._link, "send", fails)
+    results = replaced(store, [renewed(record) for record in records])
+
+    assert [type(result) for result in results] == [kind, kind]
+    assert all(
+        result is error or f"lock {record.key!r}" in str(result)
+        for result, record in zip(results, records, strict=True)
+    )
 
 
 @pytest.mark.parametrize(

@@ -25,11 +25,13 @@ def test_release_wakes_the_first_alone(
     """Three of them are served in the order in which they came, and each grant takes the place away."""
     waiters = [waiter() for _ in range(3)]
     holder, record = store, standing
+    last = waiters[2].store.requests["read"]
 
     for place, each in enumerate(waiters):
         assert holder.release(released(record), timeout_s=TIMEOUT_S).applied
         assert each.woken.wait(TIMEOUT_S)
         assert [other.woken.is_set() for other in waiters] == [True] * (place + 1) + [False] * (2 - place)
+        assert place == 2 or waiters[2].store.requests["read"] == last  # it hears of the one before it alone
         holder, record = each.store, each.claims()
 
     assert places() == []
@@ -92,7 +94,8 @@ def test_release_looks_at_the_queue_where_that_costs_little(
     store: ZooKeeperStore, key: str, monkeypatch: pytest.MonkeyPatch, case: tuple[float, str | None], looks: int
 ) -> None:
     """Where a lock was held for a moment, and nobody had to wait for it, the look would be a share of what it takes."""
-    record, now = granted(store, key), [5.0]
+    assert store.read(key, timeout_s=TIMEOUT_S) is None
+    now = [5.0]
     client: Any = store._link._client  # type: ignore[attr-defined]
     seen: list[str] = []
     exists = client.exists_async
@@ -104,8 +107,11 @@ def test_release_looks_at_the_queue_where_that_costs_little(
     monkeypatch.setattr(_queue, "time", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr(client, "exists_async", look)
     held_s, own = case
-    store._queue.claimed(key, own)
+    record = granted(store, key)
+    if own is not None:
+        store._queue.claimed(key, own)
     now[0] += held_s
+    record = store.replace(renewed(record), timeout_s=TIMEOUT_S).record or record
 
     assert store.release(released(record), timeout_s=TIMEOUT_S).applied
 
