@@ -73,6 +73,8 @@ _NO_SUCH_NAME = ("NXDOMAIN", "NoAnswer", "NoneType")
 _TOKENLESS = "Failed to acquire IMDS"
 _DNS_MEND = "see that the host of a mongodb+srv URL is right, and that this machine can resolve names"
 _MEND = "see `dlock doctor --url URL`"
+# How much of what the driver says is shown.
+_SAID_MAX = 300
 
 
 def kind_of(error: BaseException) -> type[StoreError] | None:
@@ -135,14 +137,14 @@ def _said(error: BaseException) -> str:
         return f"{name}: others have all connections of this client; make one for the locks alone, or raise its maxPoolSize"
     if isinstance(error, errors.ConnectionFailure) and not isinstance(error, errors.NotPrimaryError):
         # Host, port and reason; what follows is the driver's picture of the topology.
-        reason = str(error).partition(", Timeout: ")[0].partition(" (configured timeouts")[0][:300]
+        reason = str(error).partition(", Timeout: ")[0].partition(" (configured timeouts")[0][:_SAID_MAX]
         return f"{name}: {reason}{_asked(error, reason)}"
     if isinstance(error, errors.InvalidOperation) and "after close" in str(error):
         return f"{name}: the client was closed"
     if _is_tokenless(error):
-        return f"{name}: {str(error)[:300]}; see that this machine has an identity"
+        return f"{name}: {str(error)[:_SAID_MAX]}; see that this machine has an identity"
     # What is wrong with the event loop, the interpreter, or between driver and server at a request, holds nothing of the user's.
-    return f"{name}: {str(error)[:300]}" if isinstance(error, errors.ConfigurationError | RuntimeError) else name
+    return f"{name}: {str(error)[:_SAID_MAX]}" if isinstance(error, errors.ConfigurationError | RuntimeError) else name
 
 
 def _asked(error: errors.ConnectionFailure, reason: str) -> str:
@@ -154,7 +156,7 @@ def _asked(error: errors.ConnectionFailure, reason: str) -> str:
 
 
 def _is_tokenless(error: BaseException) -> bool:
-    return isinstance(error, ValueError) and str(error).startswith(_TOKENLESS)
+    return str(error).startswith(_TOKENLESS)
 
 
 def _unresolved(error: BaseException) -> bool:

@@ -291,7 +291,7 @@ def judged(request: Step, document: Document | None) -> Reply:
         return Reply(applied=False, record=None)
     # Each send has an RVN of its own: where it stands, this request was applied.
     applied = stands.rvn == sent.rvn and stands.state is sent.state and stands.fencing_token >= sent.fencing_token
-    at_end = not applied and not stands.held and stands.fencing_token >= TOKEN_MAX
+    at_end = not stands.held and stands.fencing_token >= TOKEN_MAX
     if at_end and type(request) is Claim and request.expect in (Expect.ANY, stands.version):
         raise tokens_exhausted(sent.key)
     return Reply(applied=applied, record=stands)

@@ -99,7 +99,7 @@ def error_of(error: Exception, key: str | None, *, writes: bool, grant: str) -> 
     if not isinstance(error, TROUBLE):
         return None
     code = getattr(error, "sqlstate", None) or ""
-    known = next((CODES[code[:size]] for size in (5, 2) if code[:size] in CODES), None)
+    known = next((CODES[each] for each in (code, code[:2]) if each in CODES), None)
     if known is not None:
         kind, hint = known[0], known[1].replace("{grant}", grant)
         return kind(f"PostgreSQL refused a statement about {named(key)}: {_said(error)}; {hint}", key=key)

@@ -198,12 +198,12 @@ class Session:
         rows = [tuple([decoded(kind, value(row, column)) for column, kind in columns]) for row in range(result.ntuples)]
         return Answer(rows, self.pg.backend_pid)
 
-    def heard(self, timeout_s: float) -> Steps[list[str] | None]:
-        """Return what was notified, or None if nothing was within *timeout_s*."""
+    def heard(self, timeout_s: float) -> Steps[list[str]]:
+        """Return what was notified within *timeout_s*."""
         if not (told := self._notified()) and (yield self.colour.is_ready(self.pg.socket, timeout_s)):
             self.pg.consume_input()
             told = self._notified()
-        return told or None
+        return told
 
     def _notified(self) -> list[str]:
         return [told.extra.decode() for told in iter(self.pg.notifies, None)]
