@@ -68,7 +68,9 @@ def test_every_error_class_of_bson_means_a_record_without_a_form() -> None:
 
     assert len(found) >= 4
     for kind in found:
-        assert isinstance(error_of(kind("wrong"), "k", writes=True), RecordError)
+        error = error_of(kind("wrong"), "k", writes=True)
+        assert isinstance(error, RecordError)
+        assert error.key == "k"
 
 
 def test_a_class_that_nobody_knows_is_of_unknown_outcome() -> None:
@@ -81,7 +83,15 @@ def test_a_class_that_nobody_knows_is_of_unknown_outcome() -> None:
 
 
 def test_what_is_not_the_drivers_is_nobodys() -> None:
-    """Neither our own errors nor a mistake in our code are translated, though StoreUnavailableError is an OSError."""
+    """Neither our own errors nor a mistake in our code are translated, though StoreUnavailableError is an OSError.
+
+    The code of another library's error is none of the server's.
+    """
+
+    class OthersError(Exception):
+        code = 13
+
+    assert error_of(OthersError(), "k", writes=True) is None
     assert error_of(ZeroDivisionError(), "k", writes=True) is None
     assert error_of(StoreUnavailableError("closed"), "k", writes=True) is None
     assert error_of(RecordError("damaged"), "k", writes=True) is None
@@ -158,8 +168,23 @@ def test_server_that_was_asked_in_vain_is_named_once(reason: str, told: str) -> 
 @pytest.mark.parametrize("error", UNKNOWN, ids=repr)
 def test_anything_less_certain_is_unknown_for_a_write(error: Exception) -> None:
     """A read that got no answer wrote nothing."""
-    assert type(error_of(error, "k", writes=True)) is OutcomeUnknownError
+    found = error_of(error, "k", writes=True)
+
+    assert type(found) is OutcomeUnknownError
+    assert found.key == "k"
+    assert str(found).startswith("MongoDB did not confirm a write to lock 'k', ")
     assert type(error_of(error, "k", writes=False)) is StoreUnavailableError
+
+
+def test_a_connection_that_broke_under_a_write_leaves_it_unknown() -> None:
+    """The driver raises its error while it handles that of the socket, and a host may have DNS in its name."""
+    broken = errors.AutoReconnect("DNS-HOST:27017: connection closed")
+    broken.__context__ = ConnectionResetError(104, "reset")
+
+    error = error_of(broken, "k", writes=True)
+
+    assert type(error) is OutcomeUnknownError
+    assert str(error).endswith("AutoReconnect: DNS-HOST:27017: connection closed")
 
 
 @pytest.mark.parametrize("error", SETUP, ids=repr)
@@ -168,6 +193,7 @@ def test_what_an_operator_must_mend_names_the_remedy(error: Exception) -> None:
     found = error_of(error, "k", writes=True)
 
     assert type(found) is StoreSetupError
+    assert found.key == "k"
     assert "; " in str(found)
 
 
@@ -200,6 +226,7 @@ def test_host_that_is_not_found_is_named() -> None:
     assert type(error) is StoreSetupError
     assert "_mongodb._tcp.h.invalid" in str(error)
     assert "resolve names" in str(error)
+    assert "resolve names" not in str(error_of(errors.ConfigurationError("wire version"), None, writes=False))
 
 
 def test_what_the_driver_finds_wrong_with_the_set_up_is_said(url: str) -> None:
@@ -292,6 +319,7 @@ def test_a_write_concern_error_is_unknown_whatever_its_code(code: int) -> None:
         check_concern(answer, "k")
 
     assert SECRET not in str(caught.value)
+    assert caught.value.key == "k"
     assert isinstance(caught.value.__cause__, errors.WriteConcernError)
 
 
@@ -302,6 +330,7 @@ def test_client_that_its_owner_has_closed_is_told_so() -> None:
 
     with pytest.raises(StoreUnavailableError, match="the client was closed"):
         MongoDBStore(client).guarantees()
+    assert "closed" not in str(error_of(errors.InvalidOperation("not in a transaction"), None, writes=False))
 
 
 def test_client_whose_connections_others_have_is_told_so() -> None:

@@ -77,9 +77,10 @@ def test_a_grant_that_keeps_what_cannot_be_read_is_an_unknown_outcome(store: Fac
     store.release(Release(freed(record), record.version))
     raw.update_one({"_id": key}, {"$set": {"payload": b"x"}})
 
-    with pytest.raises(OutcomeUnknownError):
+    with pytest.raises(OutcomeUnknownError) as caught:
         store.claim(any_claim(key, lease_ms=None)._replace(keep_payload=True))
 
+    assert caught.value.key == key
     assert raw.find_one({"_id": key})["state"] == "held"
 
 

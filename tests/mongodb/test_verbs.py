@@ -9,11 +9,11 @@ from pymongo.errors import AutoReconnect, NotPrimaryError, OperationFailure
 
 from dlock_core.errors import OutcomeUnknownError, RecordError, StoreError, StoreUnavailableError
 from dlock_core.record import Version
-from dlock_core.store import Claim, Grade, Guarantees, Replace, Reply, TokenOrder
+from dlock_core.store import Claim, Grade, Guarantees, Release, Replace, Reply, TokenOrder
 from dlock_mongodb._verbs import MongoDBVerbs
 from dlock_mongodb.options import MongoDBStoreOptions
 from dlock_mongodb.provision import Facts
-from tests.mongodb.support import any_claim, held
+from tests.mongodb.support import any_claim, freed, held
 from tests.mongodb.test_wire import cursor, stored
 
 if TYPE_CHECKING:
@@ -136,6 +136,7 @@ def test_a_batch_is_settled_by_the_records_that_stand() -> None:
     assert kinds(came[3:]) == [RecordError, StoreUnavailableError, OutcomeUnknownError]
     assert cut[:2] == came[:2]
     assert type(cut[2]) is OutcomeUnknownError
+    assert hold(verbs().replace_many(requests[:1]), answered(0, (0, 112)), cursor()) == [Reply(False, None)]
 
 
 def test_an_answer_without_a_document() -> None:
@@ -149,8 +150,9 @@ def test_an_answer_without_a_document() -> None:
     for answer in (nothing, duplicate):
         assert hold(verbs().claim(claim), answer, cursor(stored(claim.record))) == Reply(True, claim.record)
         assert hold(verbs().claim(claim), answer, cursor(stored(other))) == Reply(False, other)
-        with pytest.raises(OutcomeUnknownError):
+        with pytest.raises(OutcomeUnknownError) as caught:
             hold(verbs().claim(claim), answer, cursor())
+        assert caught.value.key == "k"
     assert hold(verbs().replace(Replace(held("k"), EXPECTED)), duplicate, cursor(stored(other))) == Reply(False, other)
 
 
@@ -173,3 +175,21 @@ def test_a_waiter_hears_that_it_may_not_mark_its_document() -> None:
         hold(verbs().moved_on("k", held("k")), refused)
 
     assert hold(verbs().moved_on("k", held("k")), LOST) is False
+
+
+def test_a_key_that_is_free_is_not_waited_for() -> None:
+    """Also where its record is the one that was seen."""
+    free = freed(held("k"))
+
+    assert hold(verbs().moved_on("k", free), {"ok": 1, "value": None}, cursor(stored(free))) is True
+
+
+def test_what_keeps_a_lock_waits_for_no_claim() -> None:
+    """A takeover, whose token is greater, is one more claim."""
+    renewal, takeover = renewals(1)[0], Replace(held("k", fencing_token=2), EXPECTED)
+    release = Release(freed(held("k")), EXPECTED)
+
+    sent = [next(verbs().replace(each)) for each in (renewal, takeover, release)]
+
+    assert [command.urgent for command in sent] == [True, False, True]
+    assert next(verbs().replace_many([renewal])).urgent

@@ -60,6 +60,8 @@ def test_a_record_survives_bson_exactly() -> None:
     assert [type(value) for _, value in came.attributes] == [int, bytes, bool, int, str]
     assert came.process is not None
     assert type(came.process.started_at) is int
+    never_lapses = held("k", lease_ms=None)
+    assert _wire.read_document(stored(never_lapses)) == never_lapses
 
 
 @pytest.mark.parametrize(
@@ -168,7 +170,17 @@ def test_a_page_goes_on_where_there_may_be_more() -> None:
     assert _wire.paged(cursor(*full[:7]), "a")[1] is None
     assert _wire.paged(cursor(*full[:-1], stored(held("b"))), "a")[1] is None
     assert _wire.paged(cursor(), "a") == ([], None)
-    assert _wire.page("c", "a", "a099")["filter"] == {"_id": {"$gt": "a099"}}
+    page = _wire.page("c", "a", "a099")
+    assert page["filter"] == {"_id": {"$gt": "a099"}}
+    assert page["sort"] == {"_id": 1}
+
+
+def test_every_key_that_is_looked_for_is_asked_for_at_once() -> None:
+    """One that is left out would look absent, and its lock lost. The cursor is closed with the answer."""
+    command = _wire.find("c", ["a", "b"], "local")
+
+    assert command["filter"] == {"_id": {"$in": ["a", "b"]}}
+    assert command["batchSize"] > command["limit"] == 2
 
 
 def test_an_age_is_never_more_than_the_time_since_the_write() -> None:
@@ -177,11 +189,21 @@ def test_an_age_is_never_more_than_the_time_since_the_write() -> None:
     document = stored(record) | {"written": DatetimeMS(1_000_000)}
 
     assert _wire.found_aged(cursor({"now": now, "document": document})) == (record, 4)
+    assert _wire.found_aged(cursor({"now": document["written"], "document": document})) == (record, 0)
     assert _wire.found_aged(cursor({"now": now, "document": stored(record)})) == (record, 0)
+    assert _wire.found_aged(cursor({"now": None, "document": document})) == (record, 0)
 
 
 def test_only_the_record_that_was_seen_is_marked() -> None:
     """The mark of another one would be for nobody."""
     seen = held("k")
 
-    assert _wire.mark("c", seen)["query"] == {"_id": "k", "v": 1, "state": "held", "rvn": seen.rvn}
+    mark = _wire.mark("c", seen)
+
+    assert mark["query"] == {"_id": "k", "v": 1, "state": "held", "rvn": seen.rvn}
+    assert mark["writeConcern"] == {"w": 1}  # a mark that is lost costs time alone
+
+
+def test_no_renewal_of_a_batch_waits_for_another() -> None:
+    """One that fails would end a batch in order, and cost the locks behind it."""
+    assert _wire.changes("c", [Replace(held("k"), Version("r", 1))])["ordered"] is False
