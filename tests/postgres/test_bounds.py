@@ -8,15 +8,17 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
 import psycopg
 import pytest
+from psycopg.pq import PollingStatus
 
 from dlock_core.errors import StoreUnavailableError
 from dlock_postgres import AsyncPostgresStore, PostgresStore
-from dlock_postgres._session import TASKS, THREADS, Colour, Session, _Opening
+from dlock_postgres._session import TASKS, THREADS, Colour, Session, _aready, _Opening, cancel
 from dlock_postgres._wire import statement
 from tests.core.worlds import eventually
 from tests.postgres.conftest import TABLE
@@ -196,6 +198,63 @@ def test_a_session_cancels_nothing_that_is_over_or_must_not_be(
     must_not_be.close()
 
     assert cancelled == []
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_server_is_waited_for_that_is_asked_to_cancel_but_not_for_ever(
+    monkeypatch: pytest.MonkeyPatch, answers: bool
+) -> None:
+    """The connection that carries the request is closed then, and its thread ends."""
+    monkeypatch.setattr("dlock_postgres._session._CONNECT_S", TIMEOUT_S if answers else 0.1)
+    ended, polled = threading.Event(), list[PollingStatus]()
+    ours, theirs = socket.socketpair()
+
+    def poll() -> PollingStatus:
+        polled.append((PollingStatus.WRITING, PollingStatus.READING, PollingStatus.OK)[len(polled)])
+        if answers and polled[-1] == PollingStatus.READING:
+            threading.Timer(0.05, theirs.sendall, [b"x"]).start()
+        return polled[-1]
+
+    asking = SimpleNamespace(start=lambda: None, poll=poll, finish=ended.set, socket=ours.fileno())
+    connection: Any = SimpleNamespace(cancel_conn=lambda: asking)
+    with ours, theirs:
+        cancel(connection)
+
+        assert ended.wait(TIMEOUT_S)
+
+    assert polled == [PollingStatus.WRITING, PollingStatus.READING, *[PollingStatus.OK] * answers]
+
+
+@pytest.mark.parametrize("lasts", [True, False])
+def test_a_statement_that_is_not_cancelled_limits_its_waits_at_the_server(server_url: str, lasts: bool) -> None:
+    """For a lock it waits a little shorter than it may take; one that need not last waits for no standby."""
+    asked = statement(
+        "SELECT setting::bigint, current_setting('synchronous_commit') FROM pg_settings WHERE name = 'lock_timeout'"
+    )
+
+    with closing(Session(server_url, THREADS)) as session:
+        answer = session.send(asked._replace(cancels=False, lasts=lasts), time.monotonic() + 8)
+
+    [(lock_timeout_ms, commits)] = answer.rows
+    assert 6_000 < lock_timeout_ms <= 7_750
+    assert commits == ("on" if lasts else "off")
+
+
+@pytest.mark.parametrize("writes", [False, True])
+def test_a_task_that_waits_for_a_socket_leaves_nothing_at_its_loop(writes: bool) -> None:
+    """What stays there would wake the loop without end, and be in the way of the next connection of this number."""
+
+    async def wait() -> None:
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            fd, loop = ours.fileno(), asyncio.get_running_loop()
+            for said, is_ready in (b"", writes), (b"x", True):
+                theirs.sendall(said)
+                assert await _aready(fd, TIMEOUT_S if is_ready else 0.01, writes=writes) is is_ready
+                assert not loop.remove_reader(fd)
+                assert not loop.remove_writer(fd)
+
+    asyncio.run(wait())
 
 
 @pytest.mark.parametrize("colour", [THREADS, TASKS], ids=["threads", "tasks"])

@@ -50,6 +50,15 @@ def test_a_read_without_an_answer_wrote_nothing(code: str | None) -> None:
     assert type(_of(code, writes=False)) is StoreUnavailableError
 
 
+@pytest.mark.parametrize("said", ["server_login_retry", "query_wait_timeout", "cannot connect to server"])
+def test_a_statement_for_which_a_pooler_has_no_session_was_not_sent(said: str) -> None:
+    """Its answer has no code, and is certain all the same."""
+    error = error_of(psycopg.OperationalError(f"FATAL:  {said}"), "k", writes=True, grant="")
+
+    assert type(error) is StoreUnavailableError
+    assert error.key == "k"
+
+
 def test_a_right_that_lacks_comes_with_its_grant() -> None:
     """To be copied."""
     assert str(_of("42501")).endswith("GRANT it")
@@ -126,6 +135,8 @@ def test_what_no_second_try_mends_is_an_error_of_the_set_up(said: str) -> None:
     [
         (("PGHOST", "db.environment"), "dbname=x", "no connection to db.environment, port 5432, in time"),
         (("PGHOST", "db.environment"), "host=db.example", "no connection to db.example, port 5432, in time"),
+        (("PGPORT", "6432"), "host=db.example", "no connection to db.example, port 6432, in time"),
+        (("PGPORT", ""), "host=db.example", "no connection to db.example, port 5432, in time"),
         (("PGUSER", "x"), "service=locks", "no connection to the host of service 'locks', port 5432, in time"),
     ],
 )

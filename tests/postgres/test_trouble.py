@@ -203,6 +203,7 @@ def test_a_table_that_drops_writes_is_told(
             store.release(released(record), timeout_s=TIMEOUT_S)
         [told] = store.replace_many([renewed(record)], timeout_s=TIMEOUT_S)
         assert type(told) is StoreSetupError
+        assert told.key == key
         marks = store.requests["read"]
         store.wait(record, ticket="", timeout_s=0.5)
         assert store.requests["read"] <= marks + 8
