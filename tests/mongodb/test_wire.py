@@ -9,9 +9,9 @@ import pytest
 from bson.datetime_ms import DatetimeMS
 from bson.int64 import Int64
 
-from dlock_core.errors import RecordError
+from dlock_core.errors import RecordError, StoreUnavailableError
 from dlock_core.record import TOKEN_MAX, Broken, LockRecord, ProcessIdentity, Stamp, State, Version
-from dlock_core.store import Claim, Expect, Release, Replace
+from dlock_core.store import Claim, Expect, Release, Replace, Reply
 from dlock_mongodb import _wire
 from tests.mongodb.support import freed, held
 
@@ -159,6 +159,20 @@ def test_the_rvn_tells_a_grant_from_a_refusal() -> None:
     assert not applied(held("k", fencing_token=3))
     assert not applied(held("k", rvn=record.rvn, fencing_token=2))
     assert not applied(freed(record, rvn=record.rvn))
+
+
+def test_only_a_claim_that_fits_hears_of_the_last_token() -> None:
+    """Any other is refused as ever."""
+    last = held("k", fencing_token=TOKEN_MAX)
+    free = freed(last)
+    claim = Claim(held("k"), Expect.ANY)
+    absent, renewal = claim._replace(expect=Expect.ABSENT), Replace(held("k"), Version("r", 1))
+
+    for request, stands in (claim, last), (absent, free), (renewal, free), (claim, freed(held("k"))):
+        assert _wire.judged(request, stored(stands)) == Reply(applied=False, record=stands)
+    for expect in Expect.ANY, free.version:
+        with pytest.raises(StoreUnavailableError, match="has reached its end"):
+            _wire.judged(claim._replace(expect=expect), stored(free))
 
 
 def test_a_page_goes_on_where_there_may_be_more() -> None:

@@ -67,6 +67,12 @@ def test_a_part_of_a_batch_that_was_lost_is_of_unknown_outcome() -> None:
     assert kinds(results) == [RecordError, OutcomeUnknownError, OutcomeUnknownError]
 
 
+def test_a_write_that_was_lost_is_not_sent_again() -> None:
+    """It may be applied, and would refuse the second one: the lock would look lost."""
+    with pytest.raises(psycopg.OperationalError, match="the connection was lost"):
+        result(verbs().replace(renewed(held("k"))), LOST)
+
+
 def test_an_age_by_a_clock_that_was_set_back_is_none() -> None:
     """It is never below the truth by more than that clock was set."""
     record = held("k")
