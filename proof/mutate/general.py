@@ -14,6 +14,7 @@ from proof.mutate.mutant import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 __all__ = ["Change", "changes", "mutated"]
 
@@ -166,9 +167,9 @@ class _Mutator(ast.NodeTransformer):
         return number == self.number
 
 
-def mutated(number: int | None, file: str) -> tuple[ast.Module, list[Change]]:
-    """Return *file* with change *number* made, and all changes that were counted on the way."""
-    tree = ast.parse((ROOT / file).read_text())
+def mutated(number: int | None, file: str, root: Path = ROOT) -> tuple[ast.Module, list[Change]]:
+    """Return *file* of the project in *root* with change *number* made, and all changes that were counted on the way."""
+    tree = ast.parse((root / file).read_text())
     mutator = _Mutator(number)
     for node in tree.body:
         for function in node.body if isinstance(node, ast.ClassDef) else (node,):

@@ -32,13 +32,12 @@ class Mutant(NamedTuple):
     rule: str = ""
     within: str = ""
 
-    @property
-    def text(self) -> str:
-        """The changed file.
+    def text_in(self, root: Path = ROOT) -> str:
+        """Return the changed file of the copy of the project in *root*.
 
         Raises: ValueError: the text is not there exactly once any more; the mutant must follow the code.
         """
-        source = (ROOT / self.file).read_text()
+        source = (root / self.file).read_text()
         begin = source.index(f"\ndef {self.within}(") if self.within else 0
         end = source.find("\ndef ", begin + 1) if self.within else -1
         body = source[begin : end if end > 0 else len(source)]

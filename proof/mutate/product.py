@@ -13,6 +13,7 @@ import os
 import queue
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -68,10 +69,9 @@ class Sweep(NamedTuple):
         if self.name not in EXPLAINED and judges_of(self.file) == TESTS:
             yield LAST, _TEST_S
 
-    @property
-    def text(self) -> str:
-        """The changed file."""
-        return ast.unparse(mutated(self.number, self.file)[0])
+    def text_in(self, root: Path) -> str:
+        """Return the changed file of the copy of the project in *root*."""
+        return ast.unparse(mutated(self.number, self.file, root)[0])
 
 
 def swept(every: int = 1, *, only: Sequence[str] = ("",)) -> list[Sweep]:
@@ -104,18 +104,29 @@ def _failing(copy: Path, tests: Sequence[str], most_s: int = _TEST_S) -> str | N
     # What is compiled is not written: it would be taken for that of another mutant of the same size.
     environment = os.environ | {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
     command = [sys.executable, "-m", "pytest", *QUIET, f"--timeout={most_s}", "--rootdir", str(copy), *tests]
-    try:
-        done = subprocess.run(
-            command, cwd=copy, env=environment, capture_output=True, text=True, timeout=_ALL * most_s, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return "they do not end"
-    if not done.returncode:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=copy, env=environment, stdout=pipe, stderr=pipe, text=True) as run:
+        try:
+            told, errors = run.communicate(timeout=_ALL * most_s)
+        except subprocess.TimeoutExpired:
+            _end(run)
+            return "they do not end"
+    if not run.returncode:
         return None
-    failed = re.search(r"^(?:FAILED|ERROR) (?:\S*::)?([^\s\[]+)", done.stdout, re.MULTILINE)
-    if failed is None or "no tests ran" in done.stdout:
-        raise RuntimeError(f"{tests} could not be run: {done.stdout[-800:]}{done.stderr[-400:]}")
+    failed = re.search(r"^(?:FAILED|ERROR) (?:\S*::)?([^\s\[]+)", told, re.MULTILINE)
+    if failed is None or "no tests ran" in told:
+        raise RuntimeError(f"{tests} could not be run: {told[-800:]}{errors[-400:]}")
     return failed[1]
+
+
+def _end(run: subprocess.Popen[str]) -> None:
+    """End a *run* of tests, and first the servers that it has started, if it can still do that."""
+    run.send_signal(signal.SIGINT)
+    try:
+        run.communicate(timeout=_QUICK_TEST_S)
+    except subprocess.TimeoutExpired:
+        run.kill()
+        run.communicate()
 
 
 def _judge(mutant: Mutant | Sweep, covering: Covering, copies: queue.SimpleQueue[Path]) -> Verdict:
@@ -124,7 +135,7 @@ def _judge(mutant: Mutant | Sweep, covering: Covering, copies: queue.SimpleQueue
     file = copy / mutant.file
     before, status = file.read_text(), file.stat()
     try:
-        file.write_text(mutant.text)
+        file.write_text(mutant.text_in(copy))
         by = next((by for tests, most_s in rounds if tests and (by := _failing(copy, tests, most_s)) is not None), None)
     finally:
         file.write_text(before)

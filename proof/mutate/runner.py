@@ -47,7 +47,7 @@ def plant(mutant: Mutant) -> None:
     if any(part in mutant.file for part in _NAMES_TAKEN_FROM):
         _forget_importers()
     module = importlib.import_module(mutant.file.removesuffix(".py").replace("/", "."))
-    exec(compile(mutant.text, mutant.file, "exec"), module.__dict__)  # noqa: S102  # our own source, one text replaced
+    exec(compile(mutant.text_in(), mutant.file, "exec"), module.__dict__)  # noqa: S102  # our own source, one text replaced
 
 
 def _forget_importers() -> None:

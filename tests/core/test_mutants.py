@@ -12,7 +12,7 @@ from proof.mutate.runner import run_mutants
 def test_mutants_follow_the_code() -> None:
     """Each changes one place that is there exactly once, gives a program, and names tests that are there."""
     for mutant in (*MUTANTS, *SLIPS):
-        compile(mutant.text, mutant.name, "exec")
+        compile(mutant.text_in(), mutant.name, "exec")
         for test in mutant.by:
             if test in WORLDS:
                 continue

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from proof import __main__ as proof_main
 from proof import report, tables
-from proof.mutate import by_file, general
+from proof.mutate import by_file, general, product
 from proof.mutate.covering import TESTS, Covering, cover, judges_of
 from proof.mutate.explained import EXPLAINED
 from proof.mutate.mutant import ROOT, Mutant
@@ -278,6 +280,19 @@ def test_test_that_fails_beside_others_may_pass_by_itself(tmp_path: Path) -> Non
     )
 
     assert cover(tmp_path, [], ["test_it.py"], 1).tests == {}
+
+
+def test_run_of_tests_that_does_not_end_ends_the_servers_that_it_has_started(tmp_path: Path) -> None:
+    """They would be in the way of every later run."""
+    program = "import pathlib, time\ntry:\n    print('begun', flush=True)\n    time.sleep(300)\nfinally:\n    pathlib.Path('ended').touch()"
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", program], cwd=tmp_path, stdout=pipe, stderr=pipe, text=True) as run:
+        assert run.stdout is not None
+        assert run.stdout.readline() == "begun\n"
+
+        product._end(run)
+
+    assert (tmp_path / "ended").exists()
 
 
 def test_histogram_leaves_out_the_empty_ends() -> None:
