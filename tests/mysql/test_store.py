@@ -13,7 +13,7 @@ import pytest
 
 from dlock_core import LockClient
 from dlock_core.errors import OutcomeUnknownError, RecordError, StoreError, StoreSetupError, StoreUnavailableError
-from dlock_core.kit import DeadlineSocket, PooledLink, Seats
+from dlock_core.kit import Call, DeadlineSocket, PooledLink, Seats
 from dlock_core.record import DATA_MAX_BYTES, Members, SessionRef
 from dlock_core.store import Replace, Reply
 from dlock_mysql import MySQLStore
@@ -374,3 +374,11 @@ def test_the_server_clock_of_a_client_is_there(url: str, key: str) -> None:
         lease = two.try_acquire(key)
         assert lease is not None
         lease.release()
+
+
+def test_a_fault_of_the_adapter_is_not_told_as_a_time_out(each_store: MySQLStore) -> None:
+    """Only a time-out before a request is one; whoever reads of it looks for a slow network."""
+    call = Call("read", "k", TIMEOUT_S)
+
+    assert type(each_store._verbs.trouble(TimeoutError(), call)) is StoreUnavailableError
+    assert each_store._verbs.trouble(LookupError("a column"), call) is None
