@@ -101,7 +101,17 @@ class TestDynamoDBStore(LockStoreConformance):
     """``dynamodb://``, for threads; tasks use it through threads."""
 
     colours = ("sync",)
-    lacks = ("busy", "notify", "server_clock", "prune", "claim_wait", "atomic_multi", "restart", "own_client")
+    lacks = (
+        "busy",
+        "notify",
+        "server_clock",
+        "prune",
+        "claim_wait",
+        "atomic_multi",
+        "restart",
+        "own_client",
+        "slow_connect",
+    )
 
     @pytest.fixture
     def harness(self, dynamodb_harness: StoreHarness) -> StoreHarness:

@@ -62,7 +62,7 @@ class TestWiredMemoryStore(LockStoreConformance):
 class TestSocketStore(LockStoreConformance):
     """The same behind a real socket, with connections that are lost, hang and are shared."""
 
-    lacks = ("several_processes", "busy")
+    lacks = ("several_processes", "busy", "slow_connect")
 
     @pytest.fixture
     def harness(self) -> Iterator[StoreHarness]:

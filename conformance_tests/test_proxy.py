@@ -155,6 +155,7 @@ def test_a_refused_way_refuses_and_comes_back(proxy: FaultProxy) -> None:
 def test_a_connection_that_is_slow_to_begin_hears_its_first_answer_late(proxy: FaultProxy) -> None:
     """Those that were open end. From its first answer on it is as quick as any, and so is each one that is made after the way is healed."""
     with connected(proxy) as open_before:
+        took_to_answer(open_before)
         proxy.begin(Fault.SLOW_CONNECT)
         assert open_before.recv(100) == b""
     with connected(proxy) as slow:
