@@ -53,7 +53,8 @@ _NO_LOGIN = "etcd was not asked, nothing was written: it has not checked the pas
 _OPTIONS = (
     ("grpc.enable_retries", 0),
     ("grpc.initial_reconnect_backoff_ms", 50),
-    ("grpc.min_reconnect_backoff_ms", 1000),
+    # So long a connection may take to make, whatever becomes of the requests that wait for it.
+    ("grpc.min_reconnect_backoff_ms", 5000),
     ("grpc.max_reconnect_backoff_ms", 500),
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),

@@ -8,7 +8,7 @@ from typing import Protocol
 __all__ = ["SLOW_S", "Fault", "Faults"]
 
 # After so long each new connection hears its first answer, where they are slow.
-SLOW_S = 1.0
+SLOW_S = 1.5
 
 
 class Fault(StrEnum):
@@ -18,7 +18,7 @@ class Fault(StrEnum):
     answers, until healed: then they arrive late. ``refuse``: the server cannot be reached. ``busy``: somebody else is in the middle of a
     write, and no other write comes through. ``trickle``: answers come byte by byte, and take longer than any time-out, until healed.
     ``cut``: requests reach the server, and the connection ends in the middle of each answer. ``drop``: all connections end, and who tries
-    to make one hears nothing. ``slow_connect``: all connections end, and each that is made hears its first answer after a second.
+    to make one hears nothing. ``slow_connect``: all connections end, and each that is made hears its first answer late.
     """
 
     LOSE_REPLY = "lose_reply"
