@@ -127,7 +127,7 @@ def trouble(error: sqlite3.Error, path: str, key: str | None, *, at_commit: bool
         advice = missing_right(path) or advice
     if _is_unreadable(error):
         return damaged(key or "?", f"text that is not UTF-8, {error}", where=f"SQLite file {path!r}")
-    if code == sqlite3.SQLITE_ERROR and "no such" in str(error):
+    if "no such" in str(error):
         reason, advice, setup = f"its tables were changed ({error})", "put the file back from a backup", True
     if at_commit:
         message = f"SQLite file {path!r}: the commit failed, {reason} ({name}); it may have been written, {advice}"
