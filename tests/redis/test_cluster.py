@@ -218,9 +218,8 @@ def test_failover_of_a_cluster_is_found_though_who_failed_does_not_tell(failing_
             reply = claim(store, key)
         except StoreUnavailableError:
             assert time.monotonic() < until
-            store.wait(
-                held("other"), ticket="t", timeout_s=1.0
-            )  # nobody holds it, so this only lets the event loop run
+            # Nobody holds it, so this only lets the event loop run.
+            store.wait(held("other"), ticket="t", timeout_s=1.0)
 
     assert reply.applied or reply.record is not None
     known = {node.name for node in store._link._client.get_nodes()}
