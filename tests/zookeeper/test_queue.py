@@ -25,13 +25,14 @@ def test_release_wakes_the_first_alone(
     """Three of them are served in the order in which they came, and each grant takes the place away."""
     waiters = [waiter() for _ in range(3)]
     holder, record = store, standing
-    last = waiters[2].store.requests["read"]
+    reads = waiters[2].store.requests
+    until(lambda: reads["read"] == 2)  # its place, and the watch of the place before
 
     for place, each in enumerate(waiters):
         assert holder.release(released(record), timeout_s=TIMEOUT_S).applied
         assert each.woken.wait(TIMEOUT_S)
         assert [other.woken.is_set() for other in waiters] == [True] * (place + 1) + [False] * (2 - place)
-        assert place == 2 or waiters[2].store.requests["read"] == last  # it hears of the one before it alone
+        assert place == 2 or reads["read"] == 2  # it hears of the one before it alone
         holder, record = each.store, each.claims()
 
     assert places() == []
