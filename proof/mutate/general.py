@@ -69,6 +69,8 @@ def _variants(node: ast.AST) -> Iterator[ast.AST]:  # noqa: C901  # a table of f
             )
         case ast.Constant(value=bool() as value):
             yield ast.Constant(not value)
+        case ast.keyword(arg=name, value=ast.Constant(value=bool() as value)):
+            yield ast.keyword(name, ast.Constant(not value))
         case ast.Constant(value=int() as number):
             yield ast.Constant(number + 1)
         case ast.IfExp(test=test, body=body, orelse=orelse):
@@ -125,6 +127,14 @@ def _is_told_for_debugging(node: ast.AST) -> bool:
     return False
 
 
+def _is_flag(node: ast.AST) -> bool:
+    """Whether *node* is a named argument that is true or false: it is changed with its name, which tells it from others of a function."""
+    match node:
+        case ast.keyword(value=ast.Constant(value=bool())):
+            return True
+    return False
+
+
 def _shown(node: ast.AST) -> str:
     """Return *node* as it is written; of a block only its head."""
     return ast.unparse(node).partition("\n")[0] if isinstance(node, ast.If) else ast.unparse(node)
@@ -147,6 +157,8 @@ class _Mutator(ast.NodeTransformer):
         for variant in _variants(node):
             if self._is_counted(node, _shown(variant)):
                 return ast.copy_location(variant, node)
+        if _is_flag(node):
+            return node
         if isinstance(node, ast.stmt) and _may_go(node) and self._is_counted(node, "pass"):
             return ast.copy_location(ast.Pass(), node)
         result: ast.AST = self.generic_visit(node)
