@@ -138,4 +138,4 @@ class Election:
         async def obtain() -> Term:
             return client._obtain(Term, self.key, candidate.full_key, call)
 
-        return run_blocking(candidate.campaign(client._engine, obtain, body))
+        return run_blocking(candidate.campaign(client._open_engine, obtain, body))

@@ -134,7 +134,7 @@ def test_child_of_a_fork_that_met_a_held_mutex_does_not_hang() -> None:
     ended = run_program(
         """
         client = connect("memory://busy", lease_duration=20)
-        lease = client.acquire("k")
+        lease, election = client.acquire("k"), client.election("e")
         inside, over = threading.Event(), threading.Event()
 
         def hold():
@@ -151,8 +151,8 @@ def test_child_of_a_fork_that_met_a_held_mutex_does_not_hang() -> None:
             try:
                 assert not lease.is_valid and lease.remaining == 0.0
                 calls = [
-                    lease.ensure, lease.renew, lease.release, lambda: lease.lost, lambda: lease.on_lost(print),
-                    lambda: lease.on_risk(print), lambda: client.acquire("x"), lambda: client.holds("k"), client.guarantees,
+                    lease.ensure, lease.renew, lease.release, lambda: lease.lost, lambda: lease.on_lost(print), lambda: client.acquire("x"),
+                    lambda: lease.on_risk(print), lambda: client.holds("k"), client.guarantees, election.try_campaign, election.leader,
                 ]
                 for call in calls:
                     with contextlib.suppress(LeaseStateError):
