@@ -47,6 +47,7 @@ class View(Protocol):
     _handle: Handle
     _closed: bool
     _caller: object
+    _is_job: bool
 
     @property
     def _place(self) -> Place | None: ...

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from dlock_core.engine.client_context import EXCLUSIVE, check_bytes, check_seconds
 from dlock_core.engine.hints import naming, warn
+from dlock_core.engine.joining import obtain
 from dlock_core.engine.process import generation
 from dlock_core.engine.raised import lost_error
 from dlock_core.engine.user_calls import guarded_logger
@@ -167,12 +168,16 @@ class JobRun:
             self._lease._leave_to_scheduler()  # its other half
 
     async def _take(self, engine: Engine, lease: LeaseView, record: LockRecord | None) -> None:
-        call, look = self._call, _watch_holder(engine) if self._until_renewed else None
+        call = self._call
         if record is not None and record.held and quarantine_ms(record) is None and self._until_renewed:
             self.busy, self._holder = True, record  # a lock that shows no sign of life
             return
         try:
-            await engine.acquire(self._full_key, call.options, call.timings, view=lease, look=look)
+            if self._until_renewed:
+                look = _watch_holder(engine)
+                await engine.acquire(self._full_key, call.options, call.timings, view=lease, look=look)
+            else:  # a thread or task that runs it already would wait for its own end
+                await obtain(engine, lease, self._full_key, call.options, call.timings)
         except (AcquireTimeoutError, _HolderLivesError):
             self.busy, self._holder = True, getattr(lease._handle.state, "holder", None)  # its other half
             return

@@ -86,7 +86,7 @@ def interrupted_error(handle: Handle) -> Exception:
     )
 
 
-_CHANGES = {
+_CHANGES: dict[tuple[str, str] | None, str] = {
     ("read", "write"): ", or have its lease changed by try_upgrade()",
     ("write", "read"): ", or have its lease changed by downgrade()",
 }
@@ -99,7 +99,8 @@ def waits_for_itself_error(
 
     *modes* are those in which a shared lock is held and asked for.
     """
-    instead = ", or give reentrant=True in both places" if modes is None else _CHANGES.get(modes, "")
+    can_join = modes is None and not (holder._is_job or asking._is_job)
+    instead = ", or give reentrant=True in both places" if can_join else _CHANGES.get(modes, "")
     return LeaseStateError(
         f"lock {key!r} is held by this {kind} since {holder._place}, so the acquire at {asking._place} would wait for itself for ever; "
         f"release it first{instead}; if another {kind} is to release it, give handover=True in the first place"

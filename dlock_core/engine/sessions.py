@@ -35,7 +35,7 @@ class Errand:
     _handle: Handle
 
     def __init__(self) -> None:
-        self._closed = False
+        self._closed = self._is_job = False
         self._caller: object = None
         self._place: Place | None = None
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from dlock_core import LeaseStateError
 from tests.core.early_support import dies
 from tests.core.jobs_support import enter
 from tests.core.test_sessions import KEEPS, moved
@@ -67,3 +68,19 @@ async def test_holder_of_long_ago_is_not_taken_for_the_one_of_today(world: World
         job = await entering.result()
         assert job.due
         await job.finish()
+
+
+@both_colours
+@pytest.mark.parametrize("wait_s", [None, 30])
+@pytest.mark.parametrize("is_job", [True, False])
+async def test_run_that_would_wait_for_its_own_thread_or_task_is_told_at_once(
+    world: World, wait_s: float | None, is_job: bool
+) -> None:
+    """As an acquire is: nobody else ends the wait. Without a timeout it is busy, as beside any other run."""
+    began = world.clock.now()
+    async with world.client() as client, client.once("k", slot=1) if is_job else client.lock("k"):
+        with pytest.raises(LeaseStateError, match="would wait for itself for ever; release it first; if another"):
+            await enter(client, slot=2, timeout=wait_s)
+        assert (await enter(client, slot=2, timeout=0)).busy
+        assert client.holds("k")
+        assert world.clock.now() == began
