@@ -239,6 +239,9 @@ class JobRun:
             await self._finish(None)
         except DLockError as error:
             return lease._leaving(None, error)
+        except BaseException:
+            self._leave_to_scheduler()  # of a signal's handler, perhaps from before the release has begun
+            raise
         return None
 
     def _check_written(self, handle: Handle, written: Payload) -> None:

@@ -15,6 +15,7 @@ from dlock_core import (
     OutcomeUnknownError,
 )
 from dlock_core.engine.jobs import JobRun
+from dlock_core.engine.lease_view import LeaseView
 from dlock_core.once import mark
 from dlock_core.states import Payload
 from tests.core.hold_support import Boom
@@ -362,3 +363,24 @@ async def test_an_interrupt_before_the_block_gives_the_job_back(world: World, mo
 
         assert not world.space.records["k"].held
         assert kept.traceback
+
+
+@both_colours
+async def test_an_interrupt_before_the_finish_gives_the_job_back(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The variable of the block still refers to the run, whose lock was renewed for ever. Its slot is due again."""
+
+    def interrupt(_: LeaseView) -> None:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    async with world.client() as client:
+        job = None
+        with pytest.raises(KeyboardInterrupt):
+            async with client.once("k", slot=1) as job:
+                monkeypatch.setattr(LeaseView, "_alive", interrupt)
+        await world.live(1)
+
+        assert job is not None
+        assert not world.space.records["k"].held
+        async with client.once("k", slot=1) as again:
+            assert again.due
