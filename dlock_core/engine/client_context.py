@@ -213,7 +213,7 @@ class ClientContext:
         if options.is_shared or options.weight > 1:
             check_shared(options)
         elif options.renewal != "lock":
-            check_kept(options, may_lose_grants=self.may_lose_grants)
+            check_kept(options, self.prefix, may_lose_grants=self.may_lose_grants)
         if self._refuses:
             self.check_supported(*_used(options))
         timings = derive_timings(options, self.owner, self._traits, self._early(options))

@@ -18,7 +18,7 @@ from dlock_core.engine.sessions import Errand
 from dlock_core.engine.user_calls import guarded_logger
 from dlock_core.errors import ConfigurationError, StoreError, UnsafeStoreError
 from dlock_core.members import session_key
-from dlock_core.record import LossReason, NewerRecord, SessionRef
+from dlock_core.record import KEY_MAX_BYTES, LossReason, NewerRecord, SessionRef
 from dlock_core.states import Cease, Due, Held, Lost, Renew
 from dlock_core.timings import NEVER, Timings
 
@@ -38,20 +38,26 @@ KEEPERS_MAX = 8
 _ROLLBACK = "session-rollback"
 AUTO_MIN = 16  # a client that holds so many locks gains by a session
 _NUMBERS, _NUMBERS_GROW, _TRIES_MAX = 8, 4, 12
+_PREFIX_MAX_BYTES = KEY_MAX_BYTES - len(session_key("", _NUMBERS * _NUMBERS_GROW**_TRIES_MAX))
 _SLICE = 100  # so many locks are told of the end of their session before others have the mutex
 _HELD_MIN = {"lock": NEVER, "session": 0, "auto": AUTO_MIN}
 
 
-def check_kept(options: ClientOptions, *, may_lose_grants: bool) -> None:
-    """Refuse what a session cannot keep.
+def check_kept(options: ClientOptions, prefix: str, *, may_lose_grants: bool) -> None:
+    """Refuse what a session, whose key begins with *prefix*, cannot keep.
 
-    Raises: ConfigurationError: the lock has no lease, or is not renewed. UnsafeStoreError: a failover may bring old records back.
+    Raises: ConfigurationError: the lock has no lease, or is not renewed, or *prefix* is too long. UnsafeStoreError: a failover may bring
+        old records back.
     """
     asked = f"renewal={options.renewal!r}"
     if options.fail_closed or not options.auto_renew:
         other = "fail_closed=True" if options.fail_closed else "auto_renew=False"
         raise ConfigurationError(
             f"{asked} does not go with {other}: a session renews the lease of the lock; leave one of them out, or give renewal='lock'"
+        )
+    if len(prefix.encode()) > _PREFIX_MAX_BYTES:
+        raise ConfigurationError(
+            f"prefix {prefix[:40]!r} is too long for {asked}: keys of sessions begin with it, too; {_PREFIX_MAX_BYTES} bytes are possible"
         )
     if may_lose_grants and _ROLLBACK not in options.allow_unsafe:
         raise UnsafeStoreError(

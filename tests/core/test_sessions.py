@@ -283,6 +283,16 @@ def test_session_cannot_keep_what_is_not_renewed(options: dict[str, Any], named:
             FakeClock().client(renewal=renewal, **options)
 
 
+def test_session_is_refused_where_its_key_would_be_too_long() -> None:
+    """No record could name it, so none of its locks would ever be moved, and each renewal would fail first."""
+    longest = "p" * 1000
+    FakeClock().client(renewal="session", prefix=longest).close()
+    FakeClock().client(prefix=f"{longest}p").close()
+
+    with pytest.raises(ConfigurationError, match=r"too long for renewal='session'.*; 1000 bytes are possible"):
+        FakeClock().client(renewal="session", prefix=f"{longest}p")
+
+
 def test_session_is_refused_where_records_may_come_back() -> None:
     """A failover could give a second holder until the next audit: only who accepts that by name has it."""
     store = FaultyStore()
