@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import math
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from dlock_core.backend import backend_for, redact
@@ -301,10 +302,11 @@ class ClientContext:
             raise ConfigurationError(f"lock_all takes a collection of keys, not {type(keys).__name__}") from None
         if not listed:
             raise ConfigurationError("lock_all needs at least one key")
-        doubled = next((key for position, key in enumerate(listed) if key in listed[:position]), None)
+        listed.sort(key=lambda key: self.full_key(key).encode())
+        doubled = next((key for key, following in pairwise(listed) if key == following), None)
         if doubled is not None:
             raise ConfigurationError(f"key {doubled!r} is asked for twice in one lock_all; it would wait for itself")
-        return sorted(listed, key=lambda key: self.full_key(key).encode())
+        return listed
 
 
 def forked_error(what: str) -> LeaseStateError:
