@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from dlock_core.election import Observed, look, observe
 from dlock_core.engine.client_context import EXCLUSIVE, check_bytes
 from dlock_core.engine.driver import jitter
+from dlock_core.engine.process import generation
 from dlock_core.engine.user_calls import guarded_logger
 from dlock_core.errors import (
     ConfigurationError,
@@ -42,6 +43,9 @@ _NOT_FOR_ELECTIONS = {
 
 class _Campaign:
     """A campaign under way; gone with whoever was at it, also where an interrupt has kept them from saying so."""
+
+    def __init__(self) -> None:
+        self.generation = generation()
 
 
 class Candidate:
@@ -94,9 +98,11 @@ class Candidate:
 
     def _begin(self, engine: Engine, mine: _Campaign) -> None:
         with engine.runtime.mutex:
+            campaign = None if self._campaign is None else self._campaign()
             term = None if self._term is None else self._term()
-            campaigns = self._campaign is not None and self._campaign() is not None
-            if campaigns or (term is not None and not term._closed):
+            # Of a shared client, in a forked child: what the parent does is the parent's.
+            campaigns = campaign is not None and campaign.generation == generation()
+            if campaigns or (term is not None and not term._closed and term._context.generation == generation()):
                 doing = "campaigns already" if campaigns else f"has not resigned from its {term!r}"
                 raise LeaseStateError(
                     f"election {self.key!r} {doing}; one election object leads once at a time: resign first, or make another one"

@@ -251,3 +251,32 @@ def test_locks_of_every_process_are_released_at_its_exit(tmp_path: Path) -> None
             free = client.try_acquire(key)
             assert free is not None
             free.release()
+
+
+@forks
+@pytest.mark.parametrize("leads", [True, False])
+def test_children_campaign_while_their_parent_leads_or_campaigns(leads: bool, tmp_path: Path) -> None:
+    """By one election object, made where the module is imported: the child was told that it leads, or campaigns, already."""
+    ended = run_program(
+        f"""
+        client = shared_client({url_for("sqlite", tmp_path)!r}, lease_duration=20)
+        election = client.election("k")
+        other = client.election("k").campaign()
+        if {leads}:
+            other.resign()
+            term = election.campaign()
+        else:
+            threading.Thread(target=election.campaign, daemon=True).start()
+            while election._candidate._campaign is None:
+                threading.Event().wait(0.001)
+        pid = os.fork()
+        if pid == 0:
+            assert election.try_campaign() is None
+            os._exit(0)
+        print(os.waitpid(pid, 0)[1], flush=True)
+        os._exit(0)
+        """,
+        *QUIET,
+    )
+
+    assert (ended.code, ended.out, ended.err) == (0, "0\n", "")
