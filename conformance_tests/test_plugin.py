@@ -153,6 +153,22 @@ def test_a_required_store_that_was_not_tried_fails_the_run(tmp_path: Path) -> No
     assert "required and not tried: redis" in done.stdout
 
 
+def test_a_store_for_asyncio_alone_is_named(tmp_path: Path) -> None:
+    """As its URL opens it: not for threads, with an error that says so."""
+    suite = SUITE.replace('wired_harness(Wire(), name="wired")', "replace(wired_harness(Wire()), open_store=refuse)")
+    suite = suite.replace('"sync"', '"async"') + (
+        "\n\nfrom dataclasses import replace\n\n\n"
+        "def refuse():\n"
+        "    from dlock_core.errors import UnsupportedError\n"
+        "    raise UnsupportedError('for asyncio alone')\n"
+    )
+
+    done = run(tmp_path, "-k", "s8", "--dlock-require=wired memory", suite=suite)
+
+    assert done.returncode == 0, done.stdout
+    assert "TestWired (async): wired memory 1" in done.stdout
+
+
 def test_a_server_that_is_missing_skips_unless_it_is_required(tmp_path: Path) -> None:
     """The reason says what was tried, and what to do."""
     suite = (
