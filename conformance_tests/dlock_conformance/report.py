@@ -21,7 +21,7 @@ _MISSING = re.compile(r"the harness gives no '(\w+)'")
 _PROXY = "faults=FaultProxy(host, port), and open the store through it"
 # What the author of a store can add to the harness, to have more checked. A capability that the store does not have is no gap.
 _GIVE = {
-    "restart": "restart=…, which kills the server and starts it again; until then that it is durable is the store's own word",
+    "restart": "restart=…, which kills the server and starts it again; until then the store's word alone says what survives",
     "expires": "expires=…, which asks the server whether it will remove a record by itself",
     "lose_reply": _PROXY,
     "hang": _PROXY,
