@@ -145,6 +145,30 @@ def test_a_store_that_does_not_go_the_way_of_the_faults_is_told_to(tmp_path: Pat
     assert 'StoreHarness(f"mystore://{proxy.address}", faults=proxy)' in done.stdout
 
 
+def test_a_step_that_reads_before_it_writes_is_told_whose_reply_was_lost(tmp_path: Path) -> None:
+    """Its store says of the read that nothing was written, which is true: nothing else is said of the write."""
+    suite = SUITE.replace('wired_harness(Wire(), name="wired")', "reads_first()") + (
+        "\n\ndef reads_first():\n"
+        "    from dataclasses import replace\n"
+        "    from dlock_conformance.wire.wired import WiredStore\n"
+        "    from dlock_core.errors import StoreError, StoreUnavailableError\n"
+        "    class ReadsFirst(WiredStore):\n"
+        "        def claim(self, request, *, timeout_s):\n"
+        "            try:\n"
+        "                self.read(request.record.key, timeout_s=timeout_s)\n"
+        "            except StoreError as error:\n"
+        "                raise StoreUnavailableError('nothing was written') from error\n"
+        "            return super().claim(request, timeout_s=timeout_s)\n"
+        "    wire = Wire()\n"
+        "    return replace(wired_harness(wire), open_store=lambda: ReadsFirst(wire))\n"
+    )
+
+    done = run(tmp_path, "-k", "s15_a_lost_reply and sync-claim-lose or s14_a_step", suite=suite)
+
+    assert "1 failed, 1 passed" in done.stdout, done.stdout
+    assert "the first reply to a claim was lost, and yet the server did not apply it once" in done.stdout
+
+
 def test_a_required_store_that_was_not_tried_fails_the_run(tmp_path: Path) -> None:
     """All tests passed, and the run is a failure that names the store."""
     done = run(tmp_path, "-k", "s8", "--dlock-require=wired,redis")
