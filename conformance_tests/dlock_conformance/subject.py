@@ -180,6 +180,7 @@ class Subject:
             )
         for each in came:
             self._is(each, (Reply, StoreError), "replace_many", "a Reply or a StoreError for each request")
+            self._check_parts(each, "replace_many")
         return list(came)
 
     def claim_many(self, requests: Sequence[Claim], *, timeout_s: float = TIMEOUT_S) -> list[Reply]:
@@ -188,6 +189,7 @@ class Subject:
         self._is(came, (Sequence,), "claim_many", "a sequence of replies")
         for each in came:
             self._is(each, (Reply,), "claim_many", "a Reply for each request")
+            self._check_parts(each, "claim_many")
         if len(came) != len(requests) or len({reply.applied for reply in came}) > 1:
             self.fail("M1", f"claim_many of {len(requests)} returned {came!r}; a reply for each, all or none applied")
         return list(came)
@@ -200,6 +202,7 @@ class Subject:
         """Ask for a claim that waits."""
         came = self._ask("claim_when_free", request, wait_s=wait_s, timeout_s=timeout_s)
         self._is(came, (Reply,), "claim_when_free", "a Reply, also for a refusal")
+        self._check_parts(came, "claim_when_free")
         return cast("Reply", came)
 
     def guarantees(self) -> Guarantees:
@@ -238,6 +241,7 @@ class Subject:
     def _step(self, verb: str, request: Claim | Replace | Release, timeout_s: float) -> Reply:
         came = self._ask(verb, request, timeout_s=timeout_s)
         self._is(came, (Reply,), verb, "a Reply, also for a refusal")
+        self._check_parts(came, verb)
         return cast("Reply", came)
 
     def _ask(self, verb: str, *arguments: Any, **options: Any) -> Any:
@@ -268,7 +272,13 @@ class Subject:
 
     def _is(self, came: object, kinds: tuple[type, ...], verb: str, expected: str) -> None:
         if not isinstance(came, kinds):
-            self.fail("the port", f"{verb} returned {type(came).__name__}: {came!r}; it must return {expected}")
+            self.fail("the port", f"{verb} must return {expected}, and returned {type(came).__name__}: {came!r}")
+
+    def _check_parts(self, came: Reply | StoreError, verb: str) -> None:
+        """Fail unless the parts of a reply have their types: a count of rows that is not known, -1, would be a grant."""
+        if isinstance(came, Reply):
+            self._is(came.applied, (bool,), verb, "True or False as applied of its Reply")
+            self._is(came.record, (LockRecord, type(None)), verb, "a LockRecord or None as record of its Reply")
 
 
 async def _awaited(call: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:

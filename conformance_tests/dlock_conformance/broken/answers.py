@@ -13,6 +13,7 @@ from typing import Any
 
 from dlock_conformance.broken import faulty_connections, faulty_lives
 from dlock_conformance.broken.breaking import (
+    STEPS,
     Fault,
     Patch,
     Step,
@@ -32,6 +33,7 @@ from dlock_conformance.wire.errors import NotSentError
 from dlock_conformance.wire.links import AsyncLink, AsyncLinks, Links
 from dlock_conformance.wire.wired import Wire, WiredStore
 from dlock_core.errors import StoreUnavailableError
+from dlock_core.kit import plain_of
 from dlock_core.record import LockRecord
 from dlock_core.store import Replace, Reply
 
@@ -370,6 +372,16 @@ OF_ANSWERS: tuple[Broken, ...] = (
     Broken("a scan stays in its thread", "S10", for_threads(ScansStayInTheirThread), _SYNC, on_socket=False),
     Broken("a scan is a list", "S10", for_threads(ScansAreLists), _SYNC, on_socket=False),
     Broken("a close breaks calls that have begun", "S22", for_threads(ForgetsItsWire), _SYNC, on_socket=False),
+    Broken(
+        "a reply says by a number whether it was applied",
+        "S7",
+        answering(STEPS, lambda _, y: y._replace(applied=int(y.applied))),
+    ),
+    Broken(
+        "a reply has plain values for a record",
+        "S7",
+        answering(STEPS, lambda _, y: y._replace(record=plain_of(y.record))),
+    ),
     Broken("an age is by the caller's clock", "C2", answering("read_age", aged_by_the_caller), on_socket=False),
     Broken("a prune is by the caller's clock", "C2", around("prune", pruned_by_the_caller), on_socket=False),
     Broken("an age is since the writer's clock said", "C2", stamped_by_the_writer(), on_socket=False),
