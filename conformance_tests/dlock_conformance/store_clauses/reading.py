@@ -274,7 +274,7 @@ class ReadingClauses:
 
         if not reply.applied or reply.record is None:
             trial.fail(
-                f"the key {one[START_BYTES:][-20:]!r} was claimed, and then {two[START_BYTES:][-20:]!r} was not free: they are two keys",
+                f"the key {one[START_BYTES:][-20:]!a} was claimed, and then {two[START_BYTES:][-20:]!a} was not free: they are two keys",
                 came=reply,
             )
         trial.exactly(
