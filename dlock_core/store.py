@@ -327,7 +327,7 @@ class LockStore(Protocol):
 
 
 class AsyncLockStore(Protocol):
-    """A store, called from one event loop. The clauses are those of :class:`LockStore`; a cancelled verb may or may not be applied."""
+    """A store in one event loop, which no call blocks. Clauses as of :class:`LockStore`; a cancelled verb may or may not be applied."""
 
     capabilities: frozenset[Capability]
 

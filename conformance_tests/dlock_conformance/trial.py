@@ -207,7 +207,8 @@ class Trial:
             if self.harness.faults is not None:
                 self.harness.faults.heal()
             threads[hung[0]].join(within_s)
-            self.fail(f"a {hung[0]} had not ended after {within_s:.1f} s")
+            blocks = "; does the store block its event loop?" if self.colour is Colour.ASYNC else ""
+            self.fail(f"a {hung[0]} had not ended after {within_s:.1f} s{blocks}")
         for answer, _ in came.values():
             if isinstance(answer, BaseException) and not isinstance(answer, StoreError):
                 raise answer
