@@ -46,6 +46,8 @@ NOT_FOUND = 127
 _log = logging.getLogger("dlock.command")
 # The group is killed, and has a fiftieth of the lease to be gone; the guard comes in when half of that has passed.
 _MARGIN = 50
+# How often to look whether they have ended whom a shell has left when it was asked to end: nobody tells that.
+_OTHERS_S = 0.05
 # By the exit codes of a command that it has ended, what is typed as Ctrl-C or Ctrl-\: the command has the terminal, and dlock is not told.
 _TYPED = {code: each for each in FORWARDED if each.name in ("SIGINT", "SIGQUIT") for code in (-each, SIGNALLED + each)}
 
@@ -323,12 +325,16 @@ class Run:
         return self._code(leases)
 
     async def _until_over(self, leases: Mapping[str, AsyncLease]) -> None:
-        while self._status is None:
-            pause = self._look(leases)
+        while self._status is None or self._others_are_left():
+            pause = self._look(leases) if self._status is None else min(self._look(leases), _OTHERS_S)
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await self._wake.wait()
             self._wake.clear()
+
+    def _others_are_left(self) -> bool:
+        """Whether the command was ended because of the lease, and others of its group have neither ended nor been killed."""
+        return (self._kill_at != NEVER if self._terminated else self._guard.look()) and self._child.signal(0)
 
     def _told(self, subject: AsyncLease | Loss) -> None:
         _log.debug("look at the leases: %s", subject)

@@ -229,6 +229,25 @@ def test_a_command_that_is_stopped_is_asked_to_end_too(shell: Shell, by: str) ->
     assert finish(process)[0] == 76
 
 
+@pytest.mark.parametrize("by", ["dlock", "its guard"])
+def test_what_a_shell_leaves_when_it_is_asked_to_end_is_killed_too(shell: Shell, by: str) -> None:
+    """Else a program of a script that ends slowly, or ignores TERM, would run on without the lock: the shell itself is gone at once."""
+    script = "(trap 'echo asked' TERM; echo armed; while :; do sleep 0.05; done); true"
+    process = shell.holding("--lease", "2", script=script)
+    assert line(process.stdout) == "armed"
+
+    if by == "dlock":
+        assert shell.run("break", "k", "--token", "1", "--now").returncode == 0
+    else:
+        process.send_signal(signal.SIGSTOP)
+    assert line(process.stdout) == "asked"
+    process.send_signal(signal.SIGCONT)
+
+    code, _, err = finish(process)  # its output ends with the last of its group
+    assert code == 76
+    assert "the command was ended (code 143)" in err
+
+
 def test_one_broken_lock_of_several_ends_the_child(shell: Shell) -> None:
     """The others that it holds are still valid, and protect nothing of what that one did."""
     script = "trap 'exit 5' TERM; echo armed; while :; do sleep 0.05; done"
