@@ -46,7 +46,7 @@ _WANT_TERMINAL = _signals("SIGTTIN", "SIGTTOU")
 # Python ignores these for itself; a command must not inherit that.
 _RESTORED = _signals("SIGPIPE", "SIGXFSZ")
 _PR_SET_PDEATHSIG = 1
-_ORDER = struct.Struct("=qq")
+_ORDER = struct.Struct("=qqq")
 _ORPHAN_LOOKS_NS = NANOS // 10
 _LOOKS_NS = NANOS
 _STDIN, _STDOUT, _STDERR = range(3)
@@ -264,6 +264,7 @@ class Guard:
         os.set_blocking(self.acts, False)
         os.set_blocking(self._orders, False)
         self.acted = False
+        self._due, self._orphan_grace_ns = (NEVER, NEVER), round(grace_s * NANOS)
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
         self.pid = os.fork()
         if self.pid == 0:
@@ -278,10 +279,19 @@ class Guard:
 
     def order(self, terminate_at: int, kill_at: int) -> None:
         """Have the group end at these instants (ns) unless they are moved before."""
+        self._due = terminate_at, kill_at
         with suppress(
             BrokenPipeError, BlockingIOError
         ):  # somebody has killed or stopped it; what dlock itself does remains
-            os.write(self._orders, _ORDER.pack(terminate_at, kill_at))
+            os.write(self._orders, _ORDER.pack(*self._due, self._orphan_grace_ns))
+
+    def spare_no_time(self) -> None:
+        """Have the group killed at once if dlock is killed from now on: the command was asked to end, and has had its time.
+
+        A dlock around this one kills only this process, and the command must not outlive the lock of that one.
+        """
+        self._orphan_grace_ns = 0
+        self.order(*self._due)
 
     def look(self) -> bool:
         """Whether the guard has acted."""
@@ -316,10 +326,11 @@ def _watch(orders: int, acts: int, group: int, grace_ns: int) -> None:
     """Wait for orders and deadlines. Ends when the group was killed, or is gone after dlock is; otherwise dlock ends it."""
     terminate_at = kill_at = NEVER
     orphaned = acted = False
+    orphan_grace_ns = grace_ns
     while True:
         now = now_ns()
         if not acted and (orphaned or now >= min(terminate_at, kill_at)):
-            acted, kill_at = True, min(kill_at, now + grace_ns)
+            acted, kill_at = True, min(kill_at, now + (orphan_grace_ns if orphaned else grace_ns))
             with suppress(BrokenPipeError):
                 os.write(acts, b"!")
             signal_group(group, signal.SIGTERM)
@@ -336,4 +347,4 @@ def _watch(orders: int, acts: int, group: int, grace_ns: int) -> None:
             received = os.read(orders, 256 * _ORDER.size)
             orphaned = not received
             if received and not acted:
-                terminate_at, kill_at = _ORDER.unpack(received[-_ORDER.size :])
+                terminate_at, kill_at, orphan_grace_ns = _ORDER.unpack(received[-_ORDER.size :])

@@ -251,6 +251,8 @@ class Run:
         if self._running:
             if self._is_at_work():
                 self._child.signal(number)
+                if number == signal.SIGTERM:
+                    self._guard.spare_no_time()
             return
         self._signal = self._signal or signal.Signals(number)
         if self._task is not None:

@@ -250,6 +250,19 @@ def test_sigkill_of_dlock_leaves_the_command_time_to_end(shell: Shell) -> None:
     assert line(process.stdout) == "asked"
 
 
+def test_sigkill_of_dlock_after_sigterm_leaves_the_command_no_time(shell: Shell) -> None:
+    """The command has had its time: so one in a dlock inside of another ends before the lock of the outer one does."""
+    script = "trap 'echo asked' TERM; echo armed; while :; do sleep 0.05; done"
+    process = shell.holding("--lease", "240", "--grace", "120", script=script)
+    assert line(process.stdout) == "armed"
+    process.terminate()
+    assert line(process.stdout) == "asked"
+
+    process.kill()
+
+    assert finish(process)[0] == -signal.SIGKILL  # its output has ended, too
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel tells of the end of a parent there")
 def test_sigkill_of_dlock_ends_its_output_where_the_command_has_none(shell: Shell) -> None:
     """Whoever reads it, as cron or ssh, does not wait for the guard, which gives the command its grace."""
