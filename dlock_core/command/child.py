@@ -46,11 +46,12 @@ _WANT_TERMINAL = _signals("SIGTTIN", "SIGTTOU")
 # Python ignores these for itself; a command must not inherit that.
 _RESTORED = _signals("SIGPIPE", "SIGXFSZ")
 _PR_SET_PDEATHSIG = 1
-_ORDER = struct.Struct("=qqq")
+_ORDER = struct.Struct("=qq?")
 _ORPHAN_LOOKS_NS = NANOS // 10
 _LOOKS_NS = NANOS
 _STDIN, _STDOUT, _STDERR = range(3)
 _TERMINAL = Path("/dev/tty")
+_STAT = Path("/proc/self/stat")
 
 
 def signal_group(group: int, number: int) -> bool:
@@ -132,6 +133,16 @@ class Child:
     def signal(self, number: int) -> bool:
         """Send a signal to the command and all of its group."""
         return signal_group(self.pid, number)
+
+    def has_others(self) -> bool:
+        """Whether others of its group are at work when the command has ended; those that nobody buries are not."""
+        return self.signal(0) and (not _STAT.exists() or any(map(self._is_other, _STAT.parents[1].glob("[0-9]*/stat"))))
+
+    def _is_other(self, path: Path) -> bool:
+        with suppress(OSError):  # it has ended
+            state, _, group, *_ = path.read_bytes().rpartition(b")")[2].split()
+            return int(group) == self.pid and state not in (b"Z", b"X")
+        return False
 
     def terminate(self) -> None:
         """Ask the group to end; one that is stopped is continued, or it could not hear it."""
@@ -264,7 +275,7 @@ class Guard:
         os.set_blocking(self.acts, False)
         os.set_blocking(self._orders, False)
         self.acted = False
-        self._due, self._orphan_grace_ns = (NEVER, NEVER), round(grace_s * NANOS)
+        self._due, self.spares_no_time = (NEVER, NEVER), False
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
         self.pid = os.fork()
         if self.pid == 0:
@@ -283,14 +294,14 @@ class Guard:
         with suppress(
             BrokenPipeError, BlockingIOError
         ):  # somebody has killed or stopped it; what dlock itself does remains
-            os.write(self._orders, _ORDER.pack(*self._due, self._orphan_grace_ns))
+            os.write(self._orders, _ORDER.pack(*self._due, self.spares_no_time))
 
     def spare_no_time(self) -> None:
         """Have the group killed at once if dlock is killed from now on: the command was asked to end, and has had its time.
 
         A dlock around this one kills only this process, and the command must not outlive the lock of that one.
         """
-        self._orphan_grace_ns = 0
+        self.spares_no_time = True
         self.order(*self._due)
 
     def look(self) -> bool:
@@ -325,12 +336,11 @@ def _seclude(keep: set[int]) -> None:
 def _watch(orders: int, acts: int, group: int, grace_ns: int) -> None:
     """Wait for orders and deadlines. Ends when the group was killed, or is gone after dlock is; otherwise dlock ends it."""
     terminate_at = kill_at = NEVER
-    orphaned = acted = False
-    orphan_grace_ns = grace_ns
+    orphaned = acted = spares_no_time = False
     while True:
         now = now_ns()
         if not acted and (orphaned or now >= min(terminate_at, kill_at)):
-            acted, kill_at = True, min(kill_at, now + (orphan_grace_ns if orphaned else grace_ns))
+            acted, kill_at = True, min(kill_at, now + (0 if orphaned and spares_no_time else grace_ns))
             with suppress(BrokenPipeError):
                 os.write(acts, b"!")
             signal_group(group, signal.SIGTERM)
@@ -347,4 +357,4 @@ def _watch(orders: int, acts: int, group: int, grace_ns: int) -> None:
             received = os.read(orders, 256 * _ORDER.size)
             orphaned = not received
             if received and not acted:
-                terminate_at, kill_at, orphan_grace_ns = _ORDER.unpack(received[-_ORDER.size :])
+                terminate_at, kill_at, spares_no_time = _ORDER.unpack(received[-_ORDER.size :])

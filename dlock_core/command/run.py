@@ -46,8 +46,8 @@ NOT_FOUND = 127
 _log = logging.getLogger("dlock.command")
 # The group is killed, and has a fiftieth of the lease to be gone; the guard comes in when half of that has passed.
 _MARGIN = 50
-# How often to look whether they have ended whom a shell has left when it was asked to end: nobody tells that.
-_OTHERS_S = 0.05
+# How often to look whether what a shell has left has ended, too, when it was asked to end: nobody tells that.
+_OTHERS_S = 0.1
 # By the exit codes of a command that it has ended, what is typed as Ctrl-C or Ctrl-\: the command has the terminal, and dlock is not told.
 _TYPED = {code: each for each in FORWARDED if each.name in ("SIGINT", "SIGQUIT") for code in (-each, SIGNALLED + each)}
 
@@ -301,7 +301,7 @@ class Run:
             self._wake.set()
 
     def _is_at_work(self) -> bool:
-        return self._running and not self._over and self._status is None
+        return self._running and not self._over and (self._status is None or self._others_are_left())
 
     # ---- the command
 
@@ -335,8 +335,9 @@ class Run:
             self._wake.clear()
 
     def _others_are_left(self) -> bool:
-        """Whether the command was ended because of the lease, and others of its group have neither ended nor been killed."""
-        return (self._kill_at != NEVER if self._terminated else self._guard.look()) and self._child.signal(0)
+        """Whether the command was asked to end, and others of its group have neither ended nor been killed."""
+        asked = self._guard.look() or (self._status == -signal.SIGTERM and self._guard.spares_no_time)
+        return (self._kill_at != NEVER if self._terminated else asked) and self._child.has_others()
 
     def _told(self, subject: AsyncLease | Loss) -> None:
         _log.debug("look at the leases: %s", subject)

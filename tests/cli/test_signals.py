@@ -190,6 +190,23 @@ def test_a_signal_reaches_the_whole_group(shell: Shell) -> None:
     assert finish(process)[0] == 3
 
 
+def test_lock_is_held_until_what_a_killed_shell_ran_has_ended(shell: Shell) -> None:
+    """SIGTERM kills a shell at once, while the program that it waits for may take its time to end."""
+    script = "(trap 'echo asked; read line; exit' TERM; echo armed; while :; do sleep 0.05; done); true"
+    process = shell.holding(script=script)
+    assert line(process.stdout) == "armed"
+    [child, _] = children(process.pid)
+
+    process.terminate()
+
+    assert line(process.stdout) == "asked"
+    while Path(f"/proc/{child}").exists():  # dlock has seen the end of the shell
+        time.sleep(0.01)  # nothing else tells of that
+    assert shell.run("run", "--no-wait", "k", "--", "true").returncode == 75
+    assert finish_with_line(process) == 128 + signal.SIGTERM
+    assert not shell.held()
+
+
 def test_a_second_signal_while_running_is_forwarded_too(shell: Shell) -> None:
     """The first may have been refused."""
     process = shell.holding(
