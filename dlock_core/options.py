@@ -106,10 +106,10 @@ def _probe(value: object) -> object:
 
 
 def _kept(value: object) -> object:
-    """Return *value* itself: what the user keeps must not be copied."""
+    """Return *value* itself: what the user keeps must not be copied. An empty text names no file."""
     if value is not None and not isinstance(value, (str, Path, MutableMapping)):
         raise ValueError(f"{value!r} is neither a path nor a mapping that can be written")
-    return value
+    return None if value == "" else value
 
 
 def _hook(value: object) -> object:

@@ -133,6 +133,13 @@ def test_bad_text_is_told_with_its_place(name: str, tmp_path: Path, monkeypatch:
         ClientOptions.load(toml(tmp_path, f'{name} = "{"x" if name != "allow_unsafe" else "y"}"\n'))
 
 
+def test_empty_variable_names_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A path of nothing would be the working directory."""
+    monkeypatch.setenv("DLOCK_OBSERVATIONS", "")
+
+    assert ClientOptions.load().observations is None
+
+
 def test_words_that_an_option_takes_are_told_in_order() -> None:
     """As words, and the same in each process."""
     with pytest.raises(ConfigurationError, match=r"mode \(write 'exclusive' or 'read' or 'write'\)"):
