@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sqlite3
+import subprocess
 import sys
 import time
 from contextlib import closing
@@ -208,6 +209,14 @@ def test_a_broken_lock_ends_the_child(shell: Shell, options: list[str]) -> None:
     assert "was lost: an operator broke it; exit code 76" in err
 
 
+def have_it_asked_to_end(shell: Shell, process: subprocess.Popen[str], by: str) -> None:
+    """Have the command asked to end by *dlock* itself, which loses its lock, or by *its guard*, since dlock stands still."""
+    if by == "dlock":
+        assert shell.run("break", "k", "--token", "1", "--now").returncode == 0
+    else:
+        process.send_signal(signal.SIGSTOP)
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="the command is found in /proc")
 @pytest.mark.parametrize("by", ["dlock", "its guard"])
 def test_a_command_that_is_stopped_is_asked_to_end_too(shell: Shell, by: str) -> None:
@@ -219,10 +228,7 @@ def test_a_command_that_is_stopped_is_asked_to_end_too(shell: Shell, by: str) ->
     [child, _] = map(int, Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split())
 
     os.kill(child, signal.SIGSTOP)
-    if by == "dlock":
-        assert shell.run("break", "k", "--token", "1", "--now").returncode == 0
-    else:
-        process.send_signal(signal.SIGSTOP)
+    have_it_asked_to_end(shell, process, by)
 
     assert line(process.stdout) == "asked"
     process.send_signal(signal.SIGCONT)
@@ -236,10 +242,7 @@ def test_what_a_shell_leaves_when_it_is_asked_to_end_is_killed_too(shell: Shell,
     process = shell.holding("--lease", "2", script=script)
     assert line(process.stdout) == "armed"
 
-    if by == "dlock":
-        assert shell.run("break", "k", "--token", "1", "--now").returncode == 0
-    else:
-        process.send_signal(signal.SIGSTOP)
+    have_it_asked_to_end(shell, process, by)
     assert line(process.stdout) == "asked"
     process.send_signal(signal.SIGCONT)
 
