@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 # How often a client that is being closed looks for what is unresolved, within one request time-out.
 _LOOKS = 8
-_SILENCES_MAX = 2  # after so many releases without an answer the others are not tried
+SILENCES_MAX = 2  # after so many releases without an answer the others are not tried
 
 
 async def release_all(engine: Engine, until: int) -> list[Exception]:
@@ -42,7 +42,7 @@ async def release_all(engine: Engine, until: int) -> list[Exception]:
             if handle.lease_of(caller) is None:
                 engine.driver.tell_closing(handle)
         errors += await _end_bodies(engine, bodies, until)
-        while left and engine.runtime.now() < until and silences < _SILENCES_MAX:
+        while left and engine.runtime.now() < until and silences < SILENCES_MAX:
             began, handle = engine.runtime.now(), left.pop()
             try:
                 await engine.release(handle, None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from dlock_core.engine.closing import SILENCES_MAX
 from dlock_core.engine.driver import id_of, new_rvn
 from dlock_core.engine.event_hook import note_event
 from dlock_core.engine.joining import obtain
@@ -11,7 +12,7 @@ from dlock_core.engine.membership import check_exclusive
 from dlock_core.engine.user_calls import guarded_logger
 from dlock_core.errors import AcquireTimeoutError, LockLostError, StoreError
 from dlock_core.events import EventKind
-from dlock_core.states import Failure
+from dlock_core.states import Failure, Releasing
 from dlock_core.store import CLAIM_MANY_MAX, Capability
 from dlock_core.timings import NANOS
 
@@ -159,11 +160,16 @@ def _timed_out(keys: Sequence[str], waited_ns: int, error: LockLostError) -> Acq
 
 
 async def _release_all(engine: Engine, views: Sequence[View]) -> None:
+    silences = 0
     for view in reversed(views):
         handle = view._handle
         if not engine.part(handle, view):
             continue  # others have joined it
+        if silences >= SILENCES_MAX:  # each further one would wait for its time-out
+            engine.discard(handle)
+            continue
         try:
             await engine.release(handle, None)
         except StoreError as error:
             _log.warning("the release of lock %r was not confirmed; it is followed up: %s", handle.key, error)
+        silences += type(handle.state) is Releasing

@@ -5,10 +5,13 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
 
+from dlock_core.engine.closing import SILENCES_MAX
 from dlock_core.engine.hints import warn
 from dlock_core.engine.lease_view import raise_first
+from dlock_core.engine.raised import lost_error
 from dlock_core.engine.user_calls import check_colour, check_ended
-from dlock_core.errors import DLockError, LeaseStateError
+from dlock_core.errors import DLockError, LeaseStateError, StoreUnavailableError
+from dlock_core.states import Releasing
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Mapping
@@ -16,6 +19,7 @@ if TYPE_CHECKING:
     from dlock_core.aio import AsyncLease, AsyncLockClient
     from dlock_core.client import Lease, LockClient
     from dlock_core.engine.client_context import ClientContext
+    from dlock_core.engine.lease_view import LeaseView
     from dlock_core.keywords import AcquireKeywords
 
 _P = ParamSpec("_P")
@@ -70,6 +74,22 @@ class _AsyncOneUse(_OneUse):
     _with, _await = "async with", "await "
 
 
+def _leave_unasked(lease: LeaseView, body_error: BaseException | None) -> None:
+    """Have *lease* given back by the scheduler, since the store does not answer: each further release would wait for its time-out.
+
+    Raises: LockLostError: it was lost, and the body has not failed.
+    """
+    if lease._closed:
+        return
+    lease._leave_to_scheduler()
+    if lease._handle.is_in_hand():
+        return  # by an outer block
+    silence = StoreUnavailableError("the store has not confirmed the releases before it")
+    error = silence if lease.loss is None else lost_error(lease._handle)
+    if (leaving := lease._leaving(body_error, error)) is not None:
+        raise leaving
+
+
 class Lock(_OneUse):
     """What ``with client.lock(key) as lease`` enters: asked for on entry, once."""
 
@@ -102,13 +122,17 @@ class LockAll(_OneUse):
 
     def __exit__(self, kind: object, body_error: BaseException | None, trace: object) -> None:
         errors: list[DLockError] = []
-        left = [] if self._got is None else list(self._got.values())
+        left, silences = [] if self._got is None else list(self._got.values()), 0
         try:
             while left:
+                lease = left.pop()
                 try:
-                    left.pop().__exit__(kind, body_error, trace)
+                    if silences >= SILENCES_MAX:
+                        _leave_unasked(lease, body_error)
+                    lease.__exit__(kind, body_error, trace)
                 except DLockError as error:
                     errors.append(error)
+                silences += type(lease._handle.state) is Releasing
         except BaseException:
             for lease in left:
                 lease._leave_to_scheduler()
@@ -207,15 +231,18 @@ class AsyncLockAll(_AsyncOneUse):
 
     async def __aexit__(self, kind: object, body_error: BaseException | None, trace: object) -> None:
         errors: list[DLockError] = []
-        left = [] if self._got is None else list(self._got.values())
+        left, silences = [] if self._got is None else list(self._got.values()), 0
         ours = {lease: lease._end_cancelling(body_error) for lease in reversed(left)}
         try:
             while left:
                 lease = left.pop()
                 try:
+                    if silences >= SILENCES_MAX:
+                        _leave_unasked(lease, body_error)
                     await lease._leave(body_error, ours=ours[lease])
                 except DLockError as error:
                     errors.append(error)
+                silences += type(lease._handle.state) is Releasing
         except BaseException:
             for lease in left:
                 lease._leave_to_scheduler()
