@@ -190,6 +190,13 @@ class Child:
                 os.tcsetpgrp(terminal.fileno(), os.getpgrp())
 
 
+def can_be_resumed() -> bool:
+    """Whether the parent is of this session, as a shell is: without one the kernel lets no stop from a terminal stop this process."""
+    with suppress(ProcessLookupError):  # the parent has just ended
+        return os.getsid(os.getppid()) == os.getsid(0)
+    return False
+
+
 def end_by_interrupt(*, group: bool) -> None:
     """End as an interrupt from the keyboard ends a process, with all of its *group* if that has not got the signal, if this is a terminal.
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from dlock_core.aio import aconnect
 from dlock_core.clock import NANOS, now_ns
-from dlock_core.command.child import FORWARDED, Child, Guard, Progress, end_by_interrupt, environment
+from dlock_core.command.child import FORWARDED, Child, Guard, Progress, can_be_resumed, end_by_interrupt, environment
 from dlock_core.command.held import EarlierLooks
 from dlock_core.command.options import GRACE, LOST, SIGNALLED
 from dlock_core.command.show import Say, WaitLine, missing
@@ -282,7 +282,7 @@ class Run:
         """
         self._child.take_terminal()
         left = max(0.0, (self._deadline - now_ns()) / NANOS - self._request.grace)
-        if self._is_at_work() and not self._request.warn_only and self._deadline != NEVER:
+        if self._is_at_work() and not self._request.warn_only and self._deadline != NEVER and can_be_resumed():
             self._say.note(
                 f"stopped with lock {self._names()} held: resume it within {left:.0f} s, or the command is ended"
             )

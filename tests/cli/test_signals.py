@@ -368,3 +368,20 @@ def test_a_signal_that_is_ignored_stays_ignored(shell: Shell) -> None:
     assert finish_with_line(holder) == 0
     code, out, _ = finish(process)
     assert (code, out) == (0, "ran\n")
+
+
+def test_a_stop_that_the_kernel_does_not_carry_out_is_not_told(shell: Shell) -> None:
+    """Nobody of its session could resume it, as under setsid or a supervisor: the command goes on under the lock."""
+    script = (
+        "import signal; signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCONT}); print('armed', flush=True); "
+        "signal.sigwait({signal.SIGCONT}); print('resumed', flush=True); input()"
+    )
+    process = shell.start("run", "--lease", "60", "k", "--", sys.executable, "-c", script, start_new_session=True)
+    assert line(process.stdout) == "armed"
+
+    process.send_signal(signal.SIGTSTP)
+
+    assert line(process.stdout) == "resumed"
+    assert shell.held()
+    _, err = process.communicate("over\n", timeout=PATIENCE_S)
+    assert (process.returncode, err) == (0, "")
