@@ -30,6 +30,7 @@ from dlock_core.engine.opening import whole_commands
 from dlock_core.engine.progress import holder_in_words
 from dlock_core.engine.raised import LOSS_REASONS
 from dlock_core.errors import AcquireTimeoutError, DLockError, LockLostError
+from dlock_core.record import LossReason
 from dlock_core.states import Held
 from dlock_core.timings import NEVER
 
@@ -386,14 +387,17 @@ class Run:
         self._terminated, self._kill_at = True, max(now, kill_at)
         self._guard.order(NEVER, self._kill_at)
         what = f"lock {lease.key!r} (token {lease.fencing_token})"
-        if self._guard.look():
-            self._say.error(
-                f"{what} was not renewed in time, and this process stood still: the guard has sent TERM to the command"
-            )
-            return
         state = lease._handle.state
         if type(state) is Held and state.hold_until <= lease._handle.deadline:
             self._limit = self._longest if state.hold_until == state.overrun_at else "stall_timeout"
+        elif lease.loss is not None:
+            self._limit = {LossReason.OVERRUN: self._longest, LossReason.STALLED: "stall_timeout"}.get(
+                lease.loss.reason, ""
+            )
+        if self._guard.look():
+            end = f"came to the end of its {self._limit}" if self._limit else "was not renewed in time"
+            self._say.error(f"{what} {end}, and this process stood still: the guard has sent TERM to the command")
+            return
         if lease.loss is not None:
             why = f"{what} was lost ({lease.loss.reason.value})"
         elif lease.is_valid and self._limit:

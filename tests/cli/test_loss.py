@@ -181,6 +181,23 @@ def test_a_child_that_ended_on_terms_request_still_means_76(shell: Shell) -> Non
     assert "was not renewed in time, and this process stood still" in err  # whatever kept it from being renewed before
 
 
+@pytest.mark.parametrize("longer_s", [0, 1], ids=["held", "lost"])
+def test_a_max_hold_that_ends_while_dlock_stands_still_is_told_as_that(shell: Shell, longer_s: float) -> None:
+    """Whether dlock finds the lock held, or lost by then: nothing was wrong with the lease."""
+    shell.environment["DLOCK_MAX_HOLD"] = "0.6"
+    process = shell.holding("--lease", "60", script="trap 'exit 0' TERM; echo armed; while :; do sleep 0.05; done")
+    assert line(process.stdout) == "armed"
+    process.send_signal(signal.SIGSTOP)
+    assert finish_of_child(process.pid)
+    time.sleep(longer_s)  # beyond the max_hold
+    process.send_signal(signal.SIGCONT)
+
+    code, _, err = finish(process)
+    assert code == 76
+    assert "came to the end of its max_hold, and this process stood still" in err
+    assert err.endswith("was held for its max_hold; exit code 76\n")
+
+
 def finish_of_child(pid: int) -> bool:
     """Wait until the command of the stopped dlock *pid* is a zombie."""
     [child, _] = map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
