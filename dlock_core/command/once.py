@@ -27,7 +27,7 @@ from dlock_core.command.show import WaitLine, writing_output
 from dlock_core.engine.hints import naming
 from dlock_core.engine.progress import at_in_words, holder_in_words
 from dlock_core.errors import ConfigurationError, LockLostError, StoreError
-from dlock_core.record import DATA_MAX_BYTES
+from dlock_core.record import DATA_MAX_BYTES, LossReason
 
 if TYPE_CHECKING:
     from dlock_core.aio import AsyncLockClient
@@ -131,7 +131,7 @@ class _OnceRun(Run):
         super().__init__(*run)
         self._job = job
         if job.at_most_for is not None:
-            self._longest = _LONGEST
+            self._bounds = {**self._bounds, LossReason.OVERRUN: _LONGEST}
 
     async def _locked(self, client: AsyncLockClient) -> int:
         [key] = self._request.keys

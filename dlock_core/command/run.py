@@ -114,7 +114,8 @@ def hold(
 class Run:
     """One run, from the wait to the release."""
 
-    _longest = "max_hold"  # the name of the option that bounds the hold
+    # The options that end a hold, by what a lock is lost for that is held on.
+    _bounds: Mapping[LossReason | None, str] = {LossReason.OVERRUN: "max_hold", LossReason.STALLED: "stall_timeout"}
 
     def __init__(  # noqa: PLR0917  # called by hold() alone
         self,
@@ -387,13 +388,10 @@ class Run:
         self._terminated, self._kill_at = True, max(now, kill_at)
         self._guard.order(NEVER, self._kill_at)
         what = f"lock {lease.key!r} (token {lease.fencing_token})"
-        state = lease._handle.state
+        state, reason = lease._handle.state, None if lease.loss is None else lease.loss.reason
         if type(state) is Held and state.hold_until <= lease._handle.deadline:
-            self._limit = self._longest if state.hold_until == state.overrun_at else "stall_timeout"
-        elif lease.loss is not None:
-            self._limit = {LossReason.OVERRUN: self._longest, LossReason.STALLED: "stall_timeout"}.get(
-                lease.loss.reason, ""
-            )
+            reason = LossReason.OVERRUN if state.hold_until == state.overrun_at else LossReason.STALLED
+        self._limit = self._bounds.get(reason, "")
         if self._guard.look():
             end = f"came to the end of its {self._limit}" if self._limit else "was not renewed in time"
             self._say.error(f"{what} {end}, and this process stood still: the guard has sent TERM to the command")
@@ -401,7 +399,7 @@ class Run:
         if lease.loss is not None:
             why = f"{what} was lost ({lease.loss.reason.value})"
         elif lease.is_valid and self._limit:
-            limit_s = self._hold_s if self._limit == self._longest else self._stall_s
+            limit_s = self._hold_s if reason is LossReason.OVERRUN else self._stall_s
             why = f"{what} must be released within {lease.remaining:.1f} s: its {self._limit} of {limit_s:g} s ends"
         elif lease.is_valid:
             why = f"{what} could not be renewed and ends in {lease.remaining:.1f} s"
