@@ -17,7 +17,7 @@ from dlock_core.store import Claim, Expect, Reply
 
 __all__ = ["WaitingClauses"]
 
-BRIEF_S, HOUR_S = 0.1, 3600.0
+BRIEF_S, HOUR_S = 0.5, 3600.0
 # The time-out of a request, which a slow server may need, and a wait beside it that is longer.
 BESIDE = ((0.05, 0.15), (1.0, 2.0))
 
