@@ -311,8 +311,14 @@ def table_of(headings: Sequence[str], rows: Iterable[Sequence[object]], *, on_te
     for heading in headings:
         table.add_column(Text(heading), overflow="fold", no_wrap=not on_terminal)
     for row in rows:
-        table.add_row(*(Text(escape(str(cell))) for cell in row))
+        table.add_row(*(Text(_as_written(escape(str(cell)))) for cell in row))
     return table
+
+
+def _as_written(text: str) -> str:
+    """Return *text* as it will stand on stdout: a column has the width of that, also where the encoding lacks a letter."""
+    encoding = sys.stdout.encoding
+    return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
 def print_facts(facts: Mapping[str, object]) -> None:

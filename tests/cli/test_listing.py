@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import sys
 from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,16 @@ def test_all_has_the_state_and_the_token_of_each(dlock: Command, client: LockCli
 
     assert headings == ["KEY", "STATE", "TOKEN", "OWNER", "HELD", "RENEWED", "LEASE"]
     assert [row[:3] for row in rows] == [["free", "free", "1"], ["held", "held", "1"]]
+
+
+def test_a_key_that_the_encoding_of_stdout_lacks_keeps_its_row_in_line(dlock: Command, client: LockClient) -> None:
+    """Where it is written out it is longer, and so is its column."""
+    with client.lock("plain"), client.lock("ключ"):
+        sys.stdout.reconfigure(encoding="ascii")  # type: ignore[union-attr]  # a text stream of pytest
+        headings, *rows = dlock("ls")[1].splitlines()
+
+    assert sorted(row.split()[0] for row in rows) == [r"\u043a\u043b\u044e\u0447", "plain"]
+    assert {row.index(row.split()[1]) for row in rows} == {headings.index("OWNER")}
 
 
 def test_column_of_waiters_is_there_where_somebody_waits() -> None:
