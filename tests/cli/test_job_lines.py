@@ -10,7 +10,6 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
-import pytest
 import yaml  # type: ignore[import-untyped]  # it comes with myst-parser
 
 from tests.cli.support import finish, line
@@ -84,10 +83,9 @@ def leads_until_it_is_told_to_end(shell: Shell, argv: list[str]) -> None:
     assert finish(process)[0] == 0
 
 
-@pytest.mark.parametrize("page", ["jobs.md", "cron.md"])
-def test_line_of_cron_runs_once(shell: Shell, page: str) -> None:
+def test_line_of_cron_runs_once(shell: Shell) -> None:
     """Five fields and a user stand before the command, in which cron takes back the backslash before each %."""
-    *_, user, command = on_the_page(page, "text", "dlock once").split(maxsplit=6)
+    *_, user, command = on_the_page("cron.md", "text", "dlock once").split(maxsplit=6)
     assert user == "root"
     assert URL in command
 
@@ -113,10 +111,9 @@ def test_service_of_systemd_runs_once(shell: Shell, tmp_path: Path) -> None:
         assert (told.returncode, told.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("page", ["jobs.md", "kubernetes.md"])
-def test_cron_job_of_kubernetes_runs_once(shell: Shell, page: str) -> None:
+def test_cron_job_of_kubernetes_runs_once(shell: Shell) -> None:
     """The command of its only container."""
-    job: Any = yaml.safe_load(on_the_page(page, "yaml", "dlock once"))
+    job: Any = yaml.safe_load(on_the_page("kubernetes.md", "yaml", "dlock once"))
     assert (job["kind"], job["spec"]["schedule"]) == ("CronJob", "0 2 * * *")
     pod = job["spec"]["jobTemplate"]["spec"]["template"]["spec"]
     [container] = pod["containers"]
