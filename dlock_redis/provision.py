@@ -7,7 +7,7 @@ from dlock_core.store import Grade, Guarantees, TokenOrder
 from dlock_redis._resp import pack
 
 INFO = pack(b"INFO")
-CONFIG = pack(b"CONFIG", b"GET", b"append*")
+CONFIG = pack(b"CONFIG", b"GET", b"*append*")
 _OLDEST = 6
 _CLOCK = (
     "tokens follow the server's clock (microseconds), past lost data too unless it is set back; "
@@ -21,9 +21,10 @@ _REASONS = {
 }
 _ONE_NODE = "; a client of one server, such as that of a URL, reaches and lists the locks of one node only"
 _NO_STORE = "; the server at this URL is itself a Sentinel, and keeps no locks: accepting it does not help"
-_ALONE = "keep locks on a server that has no replica, with appendonly yes and appendfsync always"
+_DURABLE = "with appendonly yes, appendfsync always and no-appendfsync-on-rewrite no"
+_ALONE = f"keep locks on a server that has no replica, {_DURABLE}"
 REMEDIES = {
-    "redis-cluster": "keep locks on one server outside of the Cluster, with appendonly yes and appendfsync always; "
+    "redis-cluster": f"keep locks on one server outside of the Cluster, {_DURABLE}; "
     "locks on a Cluster need a client that you bring: LockClient(RedisStore(redis.RedisCluster(...)))",
     "redis-sentinel": f"{_ALONE}; locks behind a Sentinel need a client that you bring: LockClient(RedisStore(sentinel.master_for(NAME)))",
     "redis-replica": _ALONE,
@@ -42,21 +43,14 @@ def guarantees_of(info: bytes, config: list[bytes] | None, unsafe: str) -> Guara
         raise StoreSetupError(
             f"the server calls itself Redis {version}; dlock needs 6.0 or newer, or Valkey: update the server"
         )
-    pairs = config or []
-    persistence = {_text(name): _text(value) for name, value in zip(pairs[::2], pairs[1::2], strict=True)}
-    logged = facts.get("aof_enabled") == "1"
-    durable = logged and persistence.get("appendfsync") == "always"
+    sync = _sync_of(config) if facts.get("aof_enabled") == "1" else "off"
+    durable = sync == "always"
     traits = [unsafe, "redis-cluster" if facts.get("cluster_enabled") == "1" else ""]
     traits += ["redis-sentinel" if facts.get("redis_mode") == "sentinel" else ""]
     traits += ["redis-replica" if facts.get("connected_slaves", "0") != "0" or facts.get("role") == "slave" else ""]
     policy = facts.get("maxmemory_policy", "unknown")
     traits += ["redis-allkeys-policy" if policy.startswith("allkeys-") else ""]
     names = tuple(dict.fromkeys(filter(None, traits)))
-    sync = (
-        persistence.get("appendfsync", "unknown: CONFIG GET is forbidden" if config is None else "unknown")
-        if logged
-        else "off"
-    )
     # A primary that was cut off from its replicas, and does not know of its successor, still answers.
     replicated = bool(set(names) - {"redis-allkeys-policy"})
     valkey = facts.get("server_name") == "valkey"
@@ -76,6 +70,17 @@ def guarantees_of(info: bytes, config: list[bytes] | None, unsafe: str) -> Guara
         notes=(f"append-only file: {sync}", f"maxmemory-policy: {policy}", f"role: {facts.get('role', 'unknown')}"),
         unsafe=tuple((name, _REASONS[name] + more.get(name, "")) for name in names),
     )
+
+
+def _sync_of(config: list[bytes] | None) -> str:
+    """Return when the append-only file is synced; "always" where each write is."""
+    if config is None:
+        return "unknown: CONFIG GET is forbidden"
+    settings = dict(zip(map(_text, config[::2]), map(_text, config[1::2]), strict=True))
+    sync = settings.get("appendfsync", "unknown")
+    if sync == "always" and settings.get("no-appendfsync-on-rewrite") == "yes":
+        return "always, but never while a child process writes (no-appendfsync-on-rewrite yes)"
+    return sync
 
 
 def _failover(*, durable: bool, replicated: bool) -> str:

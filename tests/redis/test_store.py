@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +11,7 @@ import redis
 
 from dlock_core.errors import OutcomeUnknownError, RecordError, StoreSetupError, StoreUnavailableError
 from dlock_core.record import TOKEN_MAX, LockRecord, State, Version
-from dlock_core.store import Grade, Release, Replace, Reply, TokenOrder
+from dlock_core.store import Release, Replace, Reply
 from dlock_redis import RedisStore
 from dlock_redis._errors import ACL_RULES
 from dlock_redis._scripts import CLAIM
@@ -340,43 +339,3 @@ def test_wrong_credentials_are_told_without_them(
         claim(store, key)
 
     assert "wrong" not in str(caught.value).replace("wrongpass", "")
-
-
-def test_guarantees_of_one_server_that_writes_every_change(tmp_path: Any, open_store: Callable[..., Any]) -> None:
-    """Durable, and no trait that has to be accepted."""
-    server = Server(tmp_path, "--appendonly", "yes", "--appendfsync", "always")
-    found = open_store(server.url).guarantees()
-    server.stop()
-
-    assert (found.grade, found.durable, found.unsafe, found.token) == (Grade.B, True, (), TokenOrder.ORDERED)
-    assert "for waits below a lease, it measures ages, and must not step ahead" in found.clock
-
-
-def test_guarantees_name_what_is_unsafe(
-    open_store: Callable[..., Any], server: Server, admin: Any, tmp_path: Any
-) -> None:
-    """An evicting policy, and replicas, from either end."""
-    admin.config_set("maxmemory-policy", "allkeys-lru")
-    (tmp_path / "replica").mkdir()
-    replica = Server(tmp_path / "replica", "--replicaof", "127.0.0.1", str(server.port))
-    until = time.monotonic() + 20
-    while not admin.info("replication")["connected_slaves"] and time.monotonic() < until:
-        time.sleep(0.05)  # the replica connects when it likes
-
-    names = [[name for name, _ in open_store(each.url).guarantees().unsafe] for each in (server, replica)]
-
-    with pytest.raises(StoreUnavailableError, match=r"replica|LOADING|MASTERDOWN"):
-        claim(open_store(replica.url), "k")
-    replica.stop()
-    assert names == [["redis-replica", "redis-allkeys-policy"], ["redis-replica"]]
-
-
-def test_guarantees_without_the_right_to_ask(open_store: Callable[..., Any], server: Server, admin: Any) -> None:
-    """CONFIG is often forbidden: then durability is not claimed."""
-    admin.config_set("appendonly", "yes")
-    admin.execute_command("ACL", "SETUSER", "locks", "on", ">pw", "~*", "+@all", "-config")
-
-    found = open_store(f"redis://locks:pw@127.0.0.1:{server.port}/0").guarantees()
-
-    assert not found.durable
-    assert any("forbidden" in note for note in found.notes)
