@@ -98,6 +98,8 @@ class EndpointOptions(StoreOptions):
         )
         rest, pairs = split_url(url, _QUERY)
         parts = url_parts(rest, form)
+        if not rest.startswith(f"{cls.scheme}://"):
+            raise ConfigurationError(f"{redact(rest)!r} is no URL of this store; {form}")
         if parts.query or parts.fragment or parts.netloc.count("@") > 1 or "@" in parts.path:
             raise ConfigurationError(f"{redact(rest)!r} has a part that is not known; {form}")
         login, _, hosts = parts.netloc.rpartition("@")

@@ -206,6 +206,9 @@ def test_two_requests_that_a_member_leaves_unanswered_lead_to_the_next_member(
         "etcd://host?tls=true&tls_cert=/nowhere",
         "etcd://host?tls=true&tls_ca=/nowhere",
         "etcd://u:in-no-message@h@host",
+        "host:2379",
+        "etcd:host/locks",
+        "https://u:in-no-message@host:2379",
     ],
 )
 def test_url_that_cannot_be_used_is_told(url: str) -> None:

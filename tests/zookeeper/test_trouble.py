@@ -309,6 +309,7 @@ def test_scan_goes_on_past_nodes_of_another_user(store: ZooKeeperStore, address:
         "zookeeper://host?tls_ca=/nowhere",
         "zookeeper://host?tls=true&tls_cert=/nowhere",
         "zookeeper://u:in-no-message@h@host",
+        "host:2181",
     ],
 )
 def test_url_that_cannot_be_used_is_told(url: str) -> None:
