@@ -10,6 +10,7 @@ import copy
 import inspect
 import logging
 import re
+import socket
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from redis.asyncio.sentinel import SentinelConnectionPool as AsyncSentinelPool
@@ -38,6 +39,16 @@ _OWN = {
     "driver_info": None,
     "lib_name": None,
     "lib_version": None,
+}
+# By which a connection is found that is gone without a word, such as the one that waiters share, which says nothing itself. redis-py has
+# it by default since version 8 only.
+_KEEPALIVE = {
+    "socket_keepalive": True,
+    "socket_keepalive_options": {
+        getattr(socket, name): value
+        for name, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
+        if hasattr(socket, name)
+    },
 }
 _log = logging.getLogger("dlock.redis")
 _ADDRESS = re.compile(r"(?:MOVED|ASK) \d+ (.*):(\d+)$")
@@ -172,6 +183,7 @@ def source_of(connection_class: Any, settings: Mapping[str, Any]) -> Source:
         name: _OWN[name] for name in _OWN if name in names and not (name.startswith("lib_") and "driver_info" in names)
     }
     kept = {name: value for name, value in settings.items() if name not in _DROPPED}
+    own |= {name: value for name, value in _KEEPALIVE.items() if name in names and not kept.get(name)}
     return Source(connection_class, {**kept, **own}, SharedContext(kept))
 
 

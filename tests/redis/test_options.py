@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
 import subprocess
 import sys
@@ -127,6 +128,22 @@ def test_client_cannot_bring_its_retries_and_time_outs() -> None:
     assert connection.health_check_interval == 0
     assert not connection.encoder.decode_responses
     client.close()
+
+
+@pytest.mark.parametrize(
+    "given", [{"socket_keepalive": None}, {"socket_keepalive": None, "socket_keepalive_options": None}]
+)
+@pytest.mark.parametrize("module", [redis, redis.asyncio])
+def test_a_connection_that_is_gone_without_a_word_is_found_by_keepalive(module: Any, given: dict[str, Any]) -> None:
+    """Also by a redis-py before 8, which has none unless it is told to; what was told of it stays."""
+    pool, own = module.Redis(**given).connection_pool, module.Redis(socket_keepalive_options={1: 2}).connection_pool
+
+    found = source_of(pool.connection_class, pool.connection_kwargs).connection(0.5, 0.5)
+    kept = source_of(own.connection_class, own.connection_kwargs).connection(0.5, 0.5)
+
+    assert found.socket_keepalive
+    assert found.socket_keepalive_options[socket.TCP_KEEPIDLE] == 30
+    assert kept.socket_keepalive_options == {1: 2}
 
 
 def test_a_server_is_found_without_parsing_python(monkeypatch: pytest.MonkeyPatch) -> None:
