@@ -20,8 +20,9 @@ _OLDEST = {"MariaDB": (10, 6), "MySQL": (8, 0)}
 # What every user may see. A server shows the variables and counters that it has.
 _FACTS = (
     "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('version', 'version_comment', 'read_only', 'super_read_only', 'innodb_read_only', "
-    "'innodb_flush_log_at_trx_commit', 'log_bin', 'sync_binlog', 'binlog_format', 'wsrep_on', 'group_replication_group_name'); "
-    "SHOW GLOBAL STATUS WHERE Variable_name IN ('Slaves_connected', 'Slave_running')"
+    "'innodb_flush_log_at_trx_commit', 'innodb_flush_method', 'innodb_doublewrite', 'log_bin', 'sync_binlog', 'binlog_format', 'wsrep_on', "
+    "'group_replication_group_name'); "
+    "SHOW GLOBAL STATUS WHERE Variable_name IN ('Slaves_connected', 'Slave_running', 'Innodb_redo_log_enabled')"
 )
 _OTHER_SERVERS = re.compile("TiDB|Vitess|PlanetScale|SingleStore|OceanBase")
 
@@ -108,18 +109,12 @@ def _is_on(settings: dict[str, str], name: str) -> bool:
 
 
 def _promises(settings: dict[str, str]) -> Guarantees:
-    name, durable = _name(settings), settings.get("innodb_flush_log_at_trx_commit") == "1"
+    name, forgetful = _name(settings), _forgetful(settings)
     grade, failover, unsafe = _failover(settings)
-    notes: list[str] = []
-    if not durable:
-        grade = Grade.C
-        notes.append("innodb_flush_log_at_trx_commit is not 1: a crash can take back the last grants")
+    notes = [f"{each}: a crash can take back the last grants" for each in forgetful]
     if _is_on(settings, "log_bin"):
         notes.append("binary logging is on: a replica that can't be seen, and is promoted, may grant a held lock again")
-        if settings.get("sync_binlog") != "1":
-            grade = Grade.C
-            notes.append("sync_binlog is not 1: after a crash the binary log, and replicas, may lack the last grants")
-    if name not in _OLDEST:
+    if forgetful or name not in _OLDEST:
         grade = Grade.C
     if name != "MariaDB":
         notes.append(f"this is {name}: the project's own runs are on MariaDB, with the statements for MySQL among them")
@@ -130,13 +125,26 @@ def _promises(settings: dict[str, str]) -> Guarantees:
         token=TokenOrder.ORDERED,
         deletes=False,
         refusal_linearizable=True,
-        durable=durable,
+        durable=not forgetful,
         failover=failover,
         clock="none: the clients time the leases; with server_clock, and for waits below a lease, that of the server "
         "measures ages, and must not step ahead",
         notes=tuple(notes),
         unsafe=unsafe,
     )
+
+
+def _forgetful(settings: dict[str, str]) -> list[str]:
+    """Return what lets a crash of the server, or of its host, take back commits that were answered, or damage the table."""
+    found = {
+        "innodb_flush_log_at_trx_commit is not 1": settings.get("innodb_flush_log_at_trx_commit") != "1",
+        # After a crash of the host a commit is rolled back where the binary log does not have it.
+        "sync_binlog is not 1": _is_on(settings, "log_bin") and settings.get("sync_binlog") != "1",
+        "innodb_flush_method is nosync": settings.get("innodb_flush_method") == "nosync",
+        "innodb_doublewrite is off": settings.get("innodb_doublewrite", "ON").upper() in {"OFF", "0", "DETECT_ONLY"},
+        "the redo log is disabled": settings.get("Innodb_redo_log_enabled") == "OFF",
+    }
+    return [what for what, is_so in found.items() if is_so]
 
 
 def _failover(settings: dict[str, str]) -> tuple[Grade, str, tuple[tuple[str, str], ...]]:

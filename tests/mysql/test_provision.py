@@ -14,6 +14,8 @@ SOUND = {
     "version": "10.11.19-MariaDB-log",
     "read_only": "OFF",
     "innodb_flush_log_at_trx_commit": "1",
+    "innodb_flush_method": "O_DIRECT",
+    "innodb_doublewrite": "ON",
     "log_bin": "OFF",
     "sync_binlog": "0",
     "binlog_format": "MIXED",
@@ -49,7 +51,11 @@ def test_a_server_that_flushes_each_commit_is_durable() -> None:
     ("changes", "durable", "note"),
     [
         ({"innodb_flush_log_at_trx_commit": "2"}, False, "innodb_flush_log_at_trx_commit"),
-        ({"log_bin": "ON"}, True, "sync_binlog"),
+        ({"log_bin": "ON"}, False, "sync_binlog"),
+        ({"innodb_flush_method": "nosync"}, False, "innodb_flush_method"),
+        ({"innodb_doublewrite": "OFF"}, False, "innodb_doublewrite"),
+        (MYSQL | {"innodb_doublewrite": "DETECT_ONLY"}, False, "innodb_doublewrite"),
+        (MYSQL | {"Innodb_redo_log_enabled": "OFF"}, False, "redo log"),
         ({"version": "8.0.11-TiDB-v7.5.0"}, True, "this is TiDB"),
     ],
 )
