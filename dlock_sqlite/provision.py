@@ -105,7 +105,7 @@ _LOCAL_FUSE = frozenset(
 
 def is_shared_with_hosts(kind: str) -> bool:
     """Whether another host's kernel may have files of this *kind* of file system open; an unknown FUSE one is taken for such."""
-    return kind in _REMOTE or (kind.startswith("fuse.") and kind not in _LOCAL_FUSE)
+    return kind in _REMOTE or (kind.partition(".")[0] == "fuse" and kind not in _LOCAL_FUSE)
 
 
 def nearest_mount(path: str, mount_info: bytes) -> Mount | None:

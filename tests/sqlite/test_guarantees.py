@@ -214,7 +214,8 @@ class TestGuarantees:
         assert provision.nearest_mount("/x", b"") is None
 
     @pytest.mark.parametrize(
-        "kind", ["nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "ceph", "lustre", "afs", "fuse.sshfs", "fuse.new"]
+        "kind",
+        ["nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "ceph", "lustre", "afs", "fuse.sshfs", "fuse.new", "fuse"],
     )
     def test_network_file_systems_are_known(self, kind: str) -> None:
         """Another host's kernel may have the file open there; an unknown FUSE program is not trusted."""
