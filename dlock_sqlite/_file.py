@@ -367,11 +367,7 @@ class SqliteFile:
             return self._misfit(_GONE)
         if is_missing and not os.path.isdir(directory):
             return self._misfit(f"its directory is not there; make it: mkdir -p {directory!r}")
-        if is_missing:
-            return self._misfit(
-                f"it cannot be made there ({what}): the file system of {directory!r} takes no files; give a path on a disk"
-            )
-        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG):
+        if is_missing or error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG):
             advice = missing_right(self.path) or f"give this user write permission on the directory {directory!r}"
             return self._misfit(f"it cannot be made or read ({what}); {advice}")
         return self._error(StoreUnavailableError, f"it cannot be made or read ({what}); check the disk")

@@ -25,6 +25,8 @@ def missing_right(path: str) -> str | None:
             return f"give this user the right to enter the directory {folder!r}: chmod +x"
     if _is_read_only(directory):
         return f"mount the file system of {directory!r} for writing"
+    if _takes_no_files(directory):
+        return f"the file system of {directory!r} takes no files; give a path on a disk"
     for name in (path, f"{path}-wal", f"{path}-shm"):
         if os.path.exists(name) and not _may(name, os.R_OK | os.W_OK):
             return f"give this user read and write permission on {name!r}, or run as its owner"
@@ -48,3 +50,9 @@ def _may(path: str, mode: int) -> bool:
 
 def _is_read_only(directory: str) -> bool:
     return hasattr(os, "statvfs") and bool(os.statvfs(directory).f_flag & os.ST_RDONLY)
+
+
+def _takes_no_files(directory: str) -> bool:
+    """Whether its file system has no room at all, as those have that only show the state of the kernel."""
+    room = os.statvfs(directory) if hasattr(os, "statvfs") else None
+    return room is not None and room.f_blocks == room.f_files == 0

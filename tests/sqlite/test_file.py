@@ -267,11 +267,14 @@ store.close()
 
     @pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs the proc file system")
     def test_a_file_system_that_takes_no_files_is_told(self, open_store: Callable[..., SqliteStore]) -> None:
-        """A file that cannot be made there was not "removed"."""
+        """A file that cannot be made there was not "removed"; who only looks is told, too."""
+        path = Path("/proc/dlock-test.db")
         with pytest.raises(StoreSetupError, match="takes no files") as caught:
-            take(open_store(Path("/proc/dlock-test.db")))
+            take(open_store(path))
 
         assert "removed" not in str(caught.value)
+        with pytest.raises(StoreSetupError, match="takes no files"):
+            SqliteStore(path, creates=False).guarantees()
 
     def test_a_file_system_without_shared_memory_is_refused(
         self, store: SqliteStore, monkeypatch: pytest.MonkeyPatch
