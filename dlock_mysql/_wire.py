@@ -127,7 +127,8 @@ class Arm(NamedTuple):
         """Return that of *request*."""
         record, (old_rvn, old_token), keep, _ = request
         values = {"k": record.key, "old_rvn": old_rvn, "old_token": old_token, "keep": keep}
-        named = (values | plain_of(record)._asdict()).items()
+        plain = plain_of(record)._replace(payload=b"") if keep else plain_of(record)
+        named = (values | plain._asdict()).items()
         return cls(record.key, "SELECT " + ", ".join(f"{literal(value)} AS {name}" for name, value in named))
 
 
@@ -208,6 +209,8 @@ class Table:
         shown: str = _ROW,
     ) -> Request:
         plain, key, write_id = plain_of(record), literal(record.key), secrets.randbits(63)
+        if payload == "payload":  # the one that stands is kept
+            plain = plain._replace(payload=b"")
         values = f"{key}, {', '.join(map(literal, plain))}, {write_id}, UTC_TIMESTAMP(6)"
         stands = f"FROM {self._table} WHERE k = {key}"
         source = f"VALUES ({values})" if creates else f"SELECT {values} FROM DUAL WHERE EXISTS (SELECT 1 {stands})"

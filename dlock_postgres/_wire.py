@@ -144,7 +144,7 @@ def _claim_sql(table: str, expect: Expect | None, must_exist: bool, keep_payload
 def change(table: str, channel: str, request: Replace | Release) -> Statement:
     """Return the statement of a replace or a release (clauses S4 to S6). Who joins a shared lock leaves the mark for who leaves it."""
     told = channel if request.record.members is None or wakes(request) else ""
-    values = (request.record.key, *plain_of(request.record), *request.expected, told)
+    values = (request.record.key, *_sent(request), *request.expected, told)
     return statement(_change_sql(table, request.keep_payload), *values, urgent=is_urgent(request))
 
 
@@ -229,11 +229,17 @@ def _asked(requests: Iterable[tuple[int, Claim | Replace]], more: Iterable[dict[
     """Return numbered *requests* as JSON, with what each has *more*."""
     rows = []
     for (number, request), extra in zip(requests, more, strict=True):
-        plain = plain_of(request.record)
+        plain = _sent(request)
         named = plain._replace(payload="\\x" + plain.payload.hex())  # type: ignore[arg-type]  # bytes as PostgreSQL reads them
         key, keeps = request.record.key, request.keep_payload
         rows.append({**dict(zip(COLUMNS, named, strict=True)), "n": number, "key": key, "keeps": keeps, **extra})
     return json.dumps(rows)
+
+
+def _sent(request: Claim | Replace | Release) -> Plain:
+    """Return the plain values of *request*'s record; one that is held has a payload, which a write that keeps it need not send."""
+    plain = plain_of(request.record)
+    return plain._replace(payload=b"") if request.keep_payload and type(request) is not Claim else plain
 
 
 def _asking(**more: str) -> str:

@@ -9,11 +9,12 @@ import psycopg
 import pytest
 
 from dlock_core.errors import StoreSetupError
-from dlock_core.store import Reply
+from dlock_core.store import Replace, Reply
 from dlock_postgres import PostgresStore
 from dlock_postgres._errors import is_of_one
 from dlock_postgres._session import Answer
 from dlock_postgres._verbs import PostgresVerbs
+from dlock_postgres._wire import change, changes_of
 from tests.postgres.conftest import TABLE
 from tests.postgres.support import TIMEOUT_S, any_claim, held, refused_by_a_trigger, renewed
 
@@ -30,6 +31,15 @@ def test_a_row_that_refuses_costs_no_other_its_renewal(
     assert [getattr(result, "applied", None) for result in results] == [True, True, True, None, True]
     assert type(results[3]) is StoreSetupError
     assert results[3].key == f"{key}/3"
+
+
+def test_a_payload_that_stays_is_not_sent() -> None:
+    """64 locks with 64 KiB of data are renewed with some kilobytes, not with 8 MiB of JSON, which take longer than a short lease allows."""
+    record = held("k", data=b"x" * 50_000)
+    renewal = Replace(record, record.version, keep_payload=True)
+
+    for statement in (change(TABLE, "", renewal), changes_of(TABLE, "", [(0, renewal)], waits=True)):
+        assert sum(len(value or b"") for value in statement.values) < 1_000
 
 
 def test_a_second_statement_that_is_not_sent_undoes_no_first_one() -> None:
