@@ -78,8 +78,9 @@ class FakeClock:
 
         Raises: ValueError: it is not a finite duration of 0 or more.
         """
-        self._now += nanoseconds(to_seconds(seconds))
+        passed = nanoseconds(to_seconds(seconds))
         with self._mutex:
+            self._now += passed
             waiting = list(self._waiting)
             due = [timer for timer in self._timers if timer.due <= self._now]
             for timer in due:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -77,6 +78,23 @@ def test_fake_clock_goes_on_by_any_duration_and_never_back() -> None:
         clock.advance(-1)
 
     assert clock.now() - begin == 2_500_000_000
+
+
+def test_fake_clock_keeps_the_time_that_passes_in_two_threads_at_once() -> None:
+    """Else a test whose threads both advance would wait for a time that does not come."""
+    clock = FakeClock()
+    begin = clock.now()
+
+    class Met(timedelta):
+        def total_seconds(self) -> float:
+            other = threading.Thread(target=clock.advance, args=(1,))
+            other.start()
+            other.join()
+            return super().total_seconds()
+
+    clock.advance(Met(seconds=2))
+
+    assert clock.now() - begin == 3_000_000_000
 
 
 def test_fake_clock_calls_what_is_due_in_the_order_of_its_time() -> None:
