@@ -151,7 +151,7 @@ class _FaultyBase:
         self._mutex = threading.Lock()
         self._planned: dict[str, list[str]] = {verb: [] for verb in VERBS}
         self._late: list[tuple[str, Any]] = []
-        self._down = False
+        self._outages = 0
 
     def lose_reply(self, verb: str, times: int = 1) -> None:
         """Apply the request, then raise OutcomeUnknownError."""
@@ -175,12 +175,14 @@ class _FaultyBase:
 
     @contextmanager
     def outage(self) -> Iterator[None]:
-        """Return a context manager within which nothing is sent."""
-        self._down = True
+        """Return a context manager within which nothing is sent; outages may overlap."""
+        with self._mutex:
+            self._outages += 1
         try:
             yield
         finally:
-            self._down = False
+            with self._mutex:
+                self._outages -= 1
 
     def _plan(self, fault: str, verb: str, times: int) -> None:
         if verb not in VERBS:
@@ -192,7 +194,7 @@ class _FaultyBase:
         """Return the fault that is planned for *request*; raise it at once where the request is not applied now."""
         with self._mutex:
             self.requests[verb] += 1
-            if self._down:
+            if self._outages:
                 fault: str | None = "unsent"
             else:
                 fault = self._planned[verb].pop(0) if self._planned[verb] else None

@@ -49,6 +49,19 @@ def test_outage_leaves_the_faults_that_were_planned_for_later() -> None:
     assert store.read("k", timeout_s=T) is None
 
 
+def test_outage_lasts_until_the_last_of_those_that_overlap_has_ended() -> None:
+    """As where a helper of a test begins one within another, or two threads do."""
+    store = FaultyStore()
+
+    with store.outage():
+        with store.outage():
+            pass
+        with pytest.raises(StoreUnavailableError):
+            store.read("k", timeout_s=T)
+
+    assert store.read("k", timeout_s=T) is None
+
+
 def test_verb_that_has_no_faults_is_refused() -> None:
     """The message names those that have."""
     with pytest.raises(ValueError, match="unknown verb 'scan'; verbs: claim, replace, release, read"):
