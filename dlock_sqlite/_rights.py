@@ -25,7 +25,7 @@ def missing_right(path: str) -> str | None:
             return f"give this user the right to enter the directory {folder!r}: chmod +x"
     if _is_read_only(directory):
         return f"mount the file system of {directory!r} for writing"
-    if _takes_no_files(directory):
+    if not os.path.exists(path) and _takes_no_files(directory):
         return f"the file system of {directory!r} takes no files; give a path on a disk"
     for name in (path, f"{path}-wal", f"{path}-shm"):
         if os.path.exists(name) and not _may(name, os.R_OK | os.W_OK):
