@@ -118,5 +118,8 @@ def _follow(board: Board, every_s: float) -> NoReturn:
             board.look()
             trouble = "" if board.trouble is None else f"  {board.trouble}"
             line = Text(escape(f"{time.strftime('%X')}  {len(board.seen.records)} held{trouble}"), no_wrap=True)
-            live.update(Group(line, "", table_of(*board.rows(), on_terminal=True)), refresh=True)
+            headings, rows = board.rows()
+            # To lay out thousands takes longer than the pause.
+            table = table_of(headings, rows[: live.console.height], on_terminal=True)
+            live.update(Group(line, "", table), refresh=True)
             time.sleep(every_s)

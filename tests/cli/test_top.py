@@ -5,24 +5,27 @@ from __future__ import annotations
 import json
 import re
 import sys
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from rich import get_console
 
-from dlock_core import LockRecord, State
-from dlock_core.command import top
+from dlock_core import LockClient, LockRecord, State
+from dlock_core.command import show, top
 from dlock_core.command.listing import Look
 from dlock_core.command.top import Board
 from dlock_core.errors import StoreUnavailableError
+from dlock_core.memory import MemoryStore
 from dlock_core.record import NO_TOKEN, SessionRef
 from dlock_core.testing import FakeClock, FaultyStore
 from tests.cli.operator_support import Command
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
-    from dlock_core import LockClient
+    from rich.table import Table
 
 
 def test_a_pipe_has_one_look_as_of_ls(dlock: Command, client: LockClient) -> None:
@@ -65,6 +68,32 @@ def test_only_a_terminal_that_can_be_written_over_is(
 
     assert dlock("top", "app/", *options)[0] == 0
     assert begun == followed
+
+
+def test_no_more_rows_are_laid_out_than_the_screen_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The layout of 20,000 took seconds, so that a screen of them was never as it had just been read."""
+    laid_out: list[Sequence[Sequence[object]]] = []
+    table_of = show.table_of
+
+    def lay_out(headings: Sequence[str], rows: Sequence[Sequence[object]], *, on_terminal: bool) -> Table:
+        laid_out.append(rows)
+        return table_of(headings, rows, on_terminal=on_terminal)
+
+    def end(_: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(top, "table_of", lay_out)
+    monkeypatch.setattr(top, "ENDING", ())
+    monkeypatch.setattr(top, "_give_back_while_stopped", lambda live: None)
+    monkeypatch.setattr(time, "sleep", end)
+    height = get_console().height
+    with LockClient(MemoryStore()) as client:
+        leases = [client.acquire(f"k{number:03}") for number in range(2 * height)]
+        with pytest.raises(KeyboardInterrupt):
+            top._follow(Board(client, ""), 2.0)
+        shown = [[row[0] for row in rows] for rows in laid_out]
+
+    assert shown == [[lease.key for lease in leases[:height]]]
 
 
 def test_renewals_are_counted_under_one_grant() -> None:
