@@ -60,7 +60,8 @@ def _points_of(code: CodeType) -> frozenset[int]:
     # From Python 3.12 on every await ends there; only one into which an exception was thrown comes by a jump back.
     ends = {each.offset for each in listed if each.opname == "END_SEND"}
     for before, here in pairwise(listed):
-        if before.opname.startswith("JUMP_BACKWARD"):
+        # The jump without interrupts lets nothing in: CPython 3.15 goes by one from a handler to the exit of the with block around it.
+        if before.opname.startswith("JUMP_BACKWARD") and before.opname != "JUMP_BACKWARD_NO_INTERRUPT":
             found |= {int(before.argval)} - ends
         elif before.opname in _CALLS:
             found.add(here.offset if handler(before.offset) == handler(here.offset) else before.offset)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import dis
+from types import CodeType
+
 import pytest
 
+from dlock_core import aio
 from dlock_core.memory import AsyncMemoryStore, MemorySpace, MemoryStore
 from proof.interrupts.__main__ import blocking_cells, in_tasks, on_threads, sweep, task_cells
+from proof.interrupts.points import points_of
 from proof.interrupts.tasks import OpenStore
 
 CLOSE, APART = 9, 71
@@ -41,3 +46,21 @@ def one_space() -> OpenStore:
         return AsyncMemoryStore(space)
 
     return open_store
+
+
+def test_no_point_is_where_python_looks_at_no_signal() -> None:
+    """An act there would leave a mutex held that no program can leave held."""
+    jumps = [
+        (code, each.argval)
+        for code in codes_of(aio.AsyncLockClient)
+        for each in dis.Bytecode(code)
+        if "NO_INTERRUPT" in each.opname
+    ]
+
+    assert jumps
+    assert [f"{code.co_name}: {target}" for code, target in jumps if target in points_of(code)] == []
+
+
+def codes_of(kind: type) -> list[CodeType]:
+    """Return those of its methods."""
+    return [method.__code__ for method in vars(kind).values() if hasattr(method, "__code__")]
