@@ -317,9 +317,8 @@ def table_of(headings: Sequence[str], rows: Iterable[Sequence[object]], *, on_te
 
 def _as_written(text: str) -> str:
     """Return *text* as it will stand on stdout: a column has the width of that, also where the encoding lacks a letter."""
-    encoding = getattr(
-        sys.stdout, "rich_proxied_file", sys.stdout
-    ).encoding  # that of top is in rich's hands, and has none
+    # The stdout of dlock top is in the hands of rich, whose file in its place has no encoding.
+    encoding = getattr(sys.stdout, "rich_proxied_file", sys.stdout).encoding
     return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
